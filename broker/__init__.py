@@ -1,0 +1,1 @@
+"""The network and the AMQP model: connections, sessions, exchanges, queues, security, management."""

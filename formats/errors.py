@@ -1,0 +1,26 @@
+"""The error that every format raises.
+
+Each format has one subclass of `FormatError`, and raises nothing else for bytes it cannot read, however they
+were truncated, flipped or forged.
+"""
+
+from __future__ import annotations
+
+
+class FormatError(ValueError):
+    """Bytes that do not follow their format.
+
+    Attributes:
+        what: one line that says what was wrong.
+        offset: where, in bytes from the start of the buffer that was handed in.
+    """
+
+    format_name = "format"
+
+    def __init__(self, what: str, offset: int = 0) -> None:
+        super().__init__(what, offset)
+        self.what = what
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return f"{self.format_name}: {self.what} (at offset {self.offset})"

@@ -1,0 +1,1 @@
+"""One journal: the reader that walks its records, and the recovery that says what they leave behind."""

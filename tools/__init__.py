@@ -1,0 +1,1 @@
+"""Commands for people, on top of `store` and `formats`."""
