@@ -1,0 +1,133 @@
+"""The header of a journal file: its first sector (formats page, section 2.3; version 2: the package's docstring)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from formats.checksum import extend_crc32c
+from formats.rhm.errors import RhmError
+from formats.rhm.geometry import FILE_HEADER_SIZE
+from formats.rhm.records import COMMON, OVERWRITE_INDICATOR, PADDING, Kind
+
+VERSION_1 = struct.Struct("<IBBHQHHIQQII")
+VERSION_2 = struct.Struct("<IBBHQQQQIHHQI")
+CRC = struct.Struct("<I")
+assert VERSION_1.size == 48
+assert VERSION_2.size == 60
+
+DEFAULT_FLUSH_ALIGNMENT: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What the header sector of a journal file says.
+
+    Attributes:
+        version: 1 or 2.
+        overwrite_indicator: 0 or 1; inverted with each lap round the ring.
+        file_number: place of the file in the ring, from 0.
+        first_record_offset: bytes from the file's start to the first record header; 0 if none begins here.
+        seconds, nanoseconds: when the header was made.
+        rid: version 1: record id of the record being written when the header was made.
+        logical_number: version 1: the logical file number; equal to `file_number` in every file seen.
+        first_flush: version 2: number of the flush that wrote this header.
+        salt: version 2: random number in the checksum of each record that begins in this file.
+        queue_id: version 2: the number of the queue whose journal this is.
+        incarnation: version 2: how often that queue's journal was built anew.
+        flush_alignment: version 2: bytes to which each flush is padded.
+    """
+
+    version: int
+    overwrite_indicator: int
+    file_number: int
+    first_record_offset: int
+    seconds: int = 0
+    nanoseconds: int = 0
+    rid: int = 0
+    logical_number: int = 0
+    first_flush: int = 0
+    salt: int = 0
+    queue_id: int = 0
+    incarnation: int = 0
+    flush_alignment: int = DEFAULT_FLUSH_ALIGNMENT
+
+
+def decode_file_header(sector: bytes) -> FileHeader | None:
+    """The file header in the first sector of a file; None where the file was never written (magic 0).
+
+    Raises:
+        RhmError: the sector is short, is no file header, is of an unknown version, or fails its checksum.
+    """
+    try:
+        magic, version, endian, _ = COMMON.unpack_from(sector)
+    except struct.error:
+        raise RhmError("truncated file header") from None
+    if magic == 0:
+        return None
+    if magic != Kind.FILE:
+        if magic == int.from_bytes(b"fMHR", "little"):
+            raise RhmError("file header of a big-endian writer")
+        raise RhmError(f"no file header: magic 0x{magic:08x}")
+    if version not in (1, 2):
+        raise RhmError(f"unsupported journal version {version} in file header", 4)
+    if endian:
+        raise RhmError(f"byte 5 of file header should be 0, is {endian}", 5)
+    return _decode_version_1(sector) if version == 1 else _decode_version_2(sector)
+
+
+def _decode_version_1(sector: bytes) -> FileHeader:
+    if len(sector) < VERSION_1.size:
+        raise RhmError("truncated file header", len(sector))
+    _, version, _, flags, rid, number, logical, _, offset, seconds, nanoseconds, _ = VERSION_1.unpack_from(sector)
+    return FileHeader(
+        version=version,
+        overwrite_indicator=flags & OVERWRITE_INDICATOR,
+        file_number=number,
+        first_record_offset=offset,
+        seconds=seconds,
+        nanoseconds=nanoseconds,
+        rid=rid,
+        logical_number=logical,
+    )
+
+
+def _decode_version_2(sector: bytes) -> FileHeader:
+    if len(sector) < VERSION_2.size + CRC.size:
+        raise RhmError("truncated file header", len(sector))
+    (crc,) = CRC.unpack_from(sector, VERSION_2.size)
+    if crc != extend_crc32c(0, bytes(sector[: VERSION_2.size])):
+        raise RhmError("file header fails its checksum", VERSION_2.size)
+    values = VERSION_2.unpack_from(sector)
+    _, version, _, flags, flush, offset, salt, queue, incarnation, number, alignment, seconds, nanoseconds = values
+    return FileHeader(
+        version=version,
+        overwrite_indicator=flags & OVERWRITE_INDICATOR,
+        file_number=number,
+        first_record_offset=offset,
+        seconds=seconds,
+        nanoseconds=nanoseconds,
+        first_flush=flush,
+        salt=salt,
+        queue_id=queue,
+        incarnation=incarnation,
+        flush_alignment=alignment,
+    )
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """The whole first sector of a file, padded with 0xff."""
+    flags = header.overwrite_indicator
+    if header.version == 1:
+        sector = VERSION_1.pack(
+            Kind.FILE, 1, 0, flags, header.rid, header.file_number, header.logical_number, 0,
+            header.first_record_offset, header.seconds, header.nanoseconds, 0,
+        )  # fmt: skip
+    else:
+        sector = VERSION_2.pack(
+            Kind.FILE, 2, 0, flags, header.first_flush, header.first_record_offset, header.salt, header.queue_id,
+            header.incarnation, header.file_number, header.flush_alignment, header.seconds, header.nanoseconds,
+        )  # fmt: skip
+        sector += CRC.pack(extend_crc32c(0, sector))
+    return sector.ljust(FILE_HEADER_SIZE, PADDING)

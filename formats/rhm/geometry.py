@@ -1,0 +1,56 @@
+"""The sizes of a journal: blocks, sectors, pages, files (formats page, section 2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BLOCK_SIZE = 128  # bytes: every record begins on one
+SECTOR_SIZE = 512  # bytes: the file header's area
+PAGE_SIZE = 65536  # bytes: the unit of jfile-size-pgs
+FILE_HEADER_SIZE = SECTOR_SIZE
+DATA_OFFSET = FILE_HEADER_SIZE
+SECTORS_PER_PAGE = PAGE_SIZE // SECTOR_SIZE
+
+MIN_FILES, MAX_FILES, DEFAULT_FILES = 4, 64, 8
+MIN_FILE_PAGES, MAX_FILE_PAGES, DEFAULT_FILE_PAGES = 1, 32768, 24
+
+
+def padded(size: int) -> int:
+    """`size` bytes rounded up to whole blocks."""
+    return (size + BLOCK_SIZE - 1) & -BLOCK_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How many files a journal has, and how large the data area of each is.
+
+    Any positive size is allowed here: the legal range is the store's to enforce, and tests use tiny files.
+
+    Attributes:
+        files: number of files in the ring.
+        data_size: bytes of data area in each file: a multiple of the sector size.
+    """
+
+    files: int
+    data_size: int
+
+    def __post_init__(self) -> None:
+        if self.files < 1:
+            raise ValueError(f"a journal has at least one file, not {self.files}")
+        if self.data_size < SECTOR_SIZE or self.data_size % SECTOR_SIZE:
+            raise ValueError(f"a data area is a multiple of {SECTOR_SIZE} bytes, not {self.data_size}")
+
+    @classmethod
+    def from_pages(cls, files: int, pages: int) -> Geometry:
+        """Geometry of `files` files of `pages` × 64 KiB, as num-jfiles and jfile-size-pgs give it."""
+        return cls(files, pages * PAGE_SIZE)
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of one whole file, header sector included."""
+        return self.data_size + FILE_HEADER_SIZE
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all data areas together."""
+        return self.files * self.data_size

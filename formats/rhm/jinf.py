@@ -1,0 +1,273 @@
+"""The journal info file, `<base>.jinf`: what the journal is and how large (formats page, section 4).
+
+Version 1, qpidd's: one leaf `<name value="…" />` a line, in the order of `_VERSION_1_TEXT`, with nothing escaped.
+qpidd reads it by searching each line for a name, so a queue called "journal_version" or one with a quote in its
+name misleads it; here a value ends only at `" />` before the end of a line, and a leaf's name stands at its start.
+
+Version 2: one JSON object on one line, sorted keys, ended by a newline, and in it under "crc32c" the CRC-32C of the
+same line without that key. It holds the whole queue record, so that a journal directory alone restores its queue.
+
+    journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
+    number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from formats.checksum import extend_crc32c
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
+from formats.rhm.geometry import SECTOR_SIZE, Geometry
+
+DEFAULT_BASE_NAME: Final = "JournalData"
+TPL_BASE_NAME: Final = "tpl"
+MAX_JINF_SIZE: Final = 1 << 20  # bytes: a queue record is some KiB; nothing larger is read
+
+# The geometry that qpidd itself is built with; another is another format.
+_SECTOR_BLOCKS, _BLOCK_BYTES = 4, 128
+_NUMBER_LIMIT: Final = 1 << 48
+
+
+@dataclass(frozen=True, slots=True)
+class JournalInfo:
+    """What a `.jinf` file says.
+
+    Attributes:
+        version: 1 or 2.
+        queue_name: the journal's id: the queue's name, or "TplStore". Bytes that are no UTF-8 as surrogate escapes.
+        base_name: what the file names begin with.
+        geometry: number and size of the files.
+        directory: version 1: where the journal was created, trailing slash included.
+        seconds, nanoseconds: when the journal was created.
+        local_time: version 1: the same as text, in the local time of the writer.
+        auto_expand_limit: version 1: the greatest number of files where auto-expand is on, 0 for "no limit"; else None.
+        write_page_sectors, write_pages, read_page_sectors, read_pages: version 1: caches; recovery ignores them.
+        queue_id, incarnation: version 2: the queue's number and how often its journal was built anew.
+        queue_record: version 2: the queue record as the catalogue has it.
+        flush_alignment: version 2: bytes to which flushes are padded.
+    """
+
+    version: int
+    queue_name: str
+    base_name: str
+    geometry: Geometry
+    directory: str = ""
+    seconds: int = 0
+    nanoseconds: int = 0
+    local_time: str = ""
+    auto_expand_limit: int | None = None
+    write_page_sectors: int = 64
+    write_pages: int = 32
+    read_page_sectors: int = 128
+    read_pages: int = 16
+    queue_id: int = 0
+    incarnation: int = 0
+    queue_record: bytes = b""
+    flush_alignment: int = DEFAULT_FLUSH_ALIGNMENT
+
+
+def decode_jinf(content: bytes) -> JournalInfo:
+    """The content of a `.jinf` file of either version.
+
+    Raises:
+        RhmError: it is empty, too large, of an unknown version, incomplete, or contradicts itself.
+    """
+    if not content.strip(b"\0 \r\n\t"):
+        raise RhmError("journal info file is empty")
+    if len(content) > MAX_JINF_SIZE:
+        raise RhmError(f"journal info file has {len(content)} bytes, more than {MAX_JINF_SIZE}", MAX_JINF_SIZE)
+    return _decode_version_2(content) if content.startswith(b"{") else _decode_version_1(content)
+
+
+def encode_jinf(info: JournalInfo) -> bytes:
+    """The content of the `.jinf` file for `info`."""
+    return _encode_version_1(info) if info.version == 1 else _encode_version_2(info)
+
+
+# ---- version 1 ----
+
+_VERSION_1_TEXT = """\
+<?xml version="1.0" ?>
+<jrnl>
+  <journal_version value="1" />
+  <journal_id>
+    <id_string value="{queue_name}" />
+    <directory value="{directory}" />
+    <base_filename value="{base_name}" />
+  </journal_id>
+  <creation_time>
+    <seconds value="{seconds}" />
+    <nanoseconds value="{nanoseconds}" />
+    <string value="{local_time}" />
+  </creation_time>
+  <journal_file_geometry>
+    <number_jrnl_files value="{files}" />
+    <auto_expand value="{auto_expand}" />
+{auto_expand_limit}\
+    <jrnl_file_size_sblks value="{sectors}" />
+    <JRNL_SBLK_SIZE value="4" />
+    <JRNL_DBLK_SIZE value="128" />
+  </journal_file_geometry>
+  <cache_geometry>
+    <wcache_pgsize_sblks value="{write_page_sectors}" />
+    <wcache_num_pages value="{write_pages}" />
+    <JRNL_RMGR_PAGE_SIZE value="{read_page_sectors}" />
+    <JRNL_RMGR_PAGES value="{read_pages}" />
+  </cache_geometry>
+</jrnl>
+"""
+
+
+def _encode_version_1(info: JournalInfo) -> bytes:
+    limit = info.auto_expand_limit
+    line = f'    <auto_expand_max_jrnl_files value="{limit}" />\n'
+    text = _VERSION_1_TEXT.format(
+        queue_name=info.queue_name,
+        directory=info.directory,
+        base_name=info.base_name,
+        seconds=info.seconds,
+        nanoseconds=info.nanoseconds,
+        local_time=info.local_time,
+        files=info.geometry.files,
+        auto_expand="false" if limit is None else "true",
+        auto_expand_limit="" if limit is None else line,
+        sectors=info.geometry.data_size // SECTOR_SIZE,
+        write_page_sectors=info.write_page_sectors,
+        write_pages=info.write_pages,
+        read_page_sectors=info.read_page_sectors,
+        read_pages=info.read_pages,
+    )
+    return text.encode("utf-8", "surrogateescape")
+
+
+class _Leaves:
+    """The `<name value="…" />` lines of a version-1 file."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def text(self, name: str, default: str | None = None) -> str:
+        pattern = rb"^[ \t]*<" + name.encode() + rb' value="(.*?)" ?/>[ \t\r]*$'
+        found = re.search(pattern, self._content, re.MULTILINE | re.DOTALL)
+        if found is not None:
+            return found[1].decode("utf-8", "surrogateescape")
+        if default is None:
+            raise RhmError(f"journal info file has no value for {name}")
+        return default
+
+    def number(self, name: str, default: int | None = None) -> int:
+        text = self.text(name, None if default is None else str(default))
+        if not re.fullmatch(r"[0-9]{1,15}", text):
+            raise RhmError(f"journal info file: {name} is no number: {text[:40]!r}")
+        return int(text)
+
+
+def _decode_version_1(content: bytes) -> JournalInfo:
+    leaves = _Leaves(content)
+    version = leaves.number("journal_version")
+    if version != 1:
+        raise RhmError(f"unsupported journal version {version} in journal info file")
+    blocks, block = leaves.number("JRNL_SBLK_SIZE"), leaves.number("JRNL_DBLK_SIZE")
+    if (blocks, block) != (_SECTOR_BLOCKS, _BLOCK_BYTES):
+        raise RhmError(f"journal info file: sectors of {blocks} blocks of {block} bytes, not 4 of 128")
+    expand = leaves.text("auto_expand", "false") == "true"
+    return JournalInfo(
+        version=1,
+        queue_name=leaves.text("id_string"),
+        base_name=leaves.text("base_filename"),
+        geometry=_geometry(leaves.number("number_jrnl_files"), leaves.number("jrnl_file_size_sblks")),
+        directory=leaves.text("directory", ""),
+        seconds=leaves.number("seconds", 0),
+        nanoseconds=leaves.number("nanoseconds", 0),
+        local_time=leaves.text("string", ""),
+        auto_expand_limit=leaves.number("auto_expand_max_jrnl_files", 0) if expand else None,
+        write_page_sectors=leaves.number("wcache_pgsize_sblks", 64),
+        write_pages=leaves.number("wcache_num_pages", 32),
+        read_page_sectors=leaves.number("JRNL_RMGR_PAGE_SIZE", 128),
+        read_pages=leaves.number("JRNL_RMGR_PAGES", 16),
+    )
+
+
+def _geometry(files: int, sectors: int) -> Geometry:
+    if not 1 <= files <= 0xFFFF:
+        raise RhmError(f"journal info file: {files} files is out of range")
+    if not 1 <= sectors <= _NUMBER_LIMIT:
+        raise RhmError(f"journal info file: file size of {sectors} sectors is out of range")
+    return Geometry(files, sectors * SECTOR_SIZE)
+
+
+# ---- version 2 ----
+
+
+def _encode_version_2(info: JournalInfo) -> bytes:
+    fields: dict[str, object] = {
+        "journal_version": 2,
+        "queue_id": info.queue_id,
+        "incarnation": info.incarnation,
+        "queue_name": info.queue_name,
+        "queue_record": base64.b64encode(info.queue_record).decode(),
+        "base_filename": info.base_name,
+        "number_jrnl_files": info.geometry.files,
+        "jrnl_file_size_sblks": info.geometry.data_size // SECTOR_SIZE,
+        "flush_alignment": info.flush_alignment,
+        "seconds": info.seconds,
+        "nanoseconds": info.nanoseconds,
+    }
+    fields["crc32c"] = extend_crc32c(0, _canonical(fields))
+    return _canonical(fields)
+
+
+def _canonical(fields: dict[str, object]) -> bytes:
+    # ASCII only: a surrogate escape in a name becomes \udcXX and comes back as it was.
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _decode_version_2(content: bytes) -> JournalInfo:
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
+        raise RhmError("journal info file is no JSON") from None
+    if not isinstance(fields, dict):
+        raise RhmError("journal info file is no JSON object")
+    version = fields.get("journal_version")
+    if version != 2:
+        raise RhmError(f"unsupported journal version {version!r:.40} in journal info file")
+    crc = fields.pop("crc32c", None)
+    if crc != extend_crc32c(0, _canonical(fields)):
+        raise RhmError("journal info file fails its checksum")
+    try:
+        record = base64.b64decode(_text(fields, "queue_record"), validate=True)
+    except (binascii.Error, ValueError):
+        raise RhmError("journal info file: queue_record is no base64") from None
+    return JournalInfo(
+        version=2,
+        queue_name=_text(fields, "queue_name"),
+        base_name=_text(fields, "base_filename"),
+        geometry=_geometry(_number(fields, "number_jrnl_files"), _number(fields, "jrnl_file_size_sblks")),
+        seconds=_number(fields, "seconds"),
+        nanoseconds=_number(fields, "nanoseconds"),
+        queue_id=_number(fields, "queue_id"),
+        incarnation=_number(fields, "incarnation"),
+        queue_record=record,
+        flush_alignment=_number(fields, "flush_alignment"),
+    )
+
+
+def _text(fields: dict[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise RhmError(f"journal info file: {name} is no text")
+    return value
+
+
+def _number(fields: dict[str, object], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RhmError(f"journal info file: {name} is no number")
+    return value

@@ -1,0 +1,119 @@
+"""The one seam to the operating system: everything that reads a store takes a `Disk`.
+
+Production hands in `OsDisk`; tests may hand in a simulated disk that tears, loses and flips. This is the reading
+part of the seam. Nothing here writes, and files are opened read-only, so a read-only tree is as good as any other.
+
+Paths are `str`; names that are not UTF-8 carry surrogate escapes, as `os.fsdecode` gives them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Protocol, Self
+
+
+class ReadableFile(Protocol):
+    """An open file that is read by position."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file when it was opened."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; fewer only at the end of the file. Raises OSError."""
+
+    def close(self) -> None:
+        """Let the descriptor go. Closing twice is allowed."""
+
+
+class Disk(Protocol):
+    """What a reader of stores needs of an operating system. Every method raises OSError as the system does."""
+
+    def open(self, path: str) -> ReadableFile:
+        """Open the regular file at `path` for reading."""
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory, links followed; False where there is nothing."""
+
+    def is_file(self, path: str) -> bool:
+        """Whether `path` is a regular file, links followed; False where there is nothing."""
+
+
+class OsFile:
+    """A `ReadableFile` of the operating system."""
+
+    __slots__ = ("_descriptor", "_size")
+
+    def __init__(self, path: str) -> None:
+        # O_NONBLOCK: opening a FIFO that somebody left in a store must fail below, not wait for a writer.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise OSError(f"not a regular file: {path}")
+        self._size = status.st_size
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file when it was opened."""
+        return self._size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; fewer only at the end of the file."""
+        chunk = os.pread(self._descriptor, length, offset)
+        if len(chunk) == length or not chunk:
+            return chunk
+        parts = [chunk]
+        got = len(chunk)
+        while got < length and (chunk := os.pread(self._descriptor, length - got, offset + got)):
+            parts.append(chunk)
+            got += len(chunk)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class OsDisk:
+    """The `Disk` of the operating system."""
+
+    __slots__ = ()
+
+    def open(self, path: str) -> OsFile:
+        """Open the regular file at `path` for reading."""
+        return OsFile(path)
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return sorted(entry.name for entry in Path(directory).iterdir())
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory."""
+        return Path(path).is_dir()
+
+    def is_file(self, path: str) -> bool:
+        """Whether `path` is a regular file."""
+        return Path(path).is_file()
+
+
+def read_whole(disk: Disk, path: str, limit: int) -> bytes:
+    """The first `limit` bytes at most of a small file."""
+    file = disk.open(path)
+    try:
+        return file.read(0, min(file.size, limit))
+    finally:
+        file.close()

@@ -1,0 +1,194 @@
+"""One journal directory, opened for reading: its info file, its files, its records.
+
+The info file tells name and geometry. Where it is lost or not readable, both follow from the files: their number and
+their size.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from formats.rhm.errors import RhmError
+from formats.rhm.geometry import FILE_HEADER_SIZE, SECTOR_SIZE, Geometry
+from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from formats.rhm.records import MAX_HEADER_SIZE, RecordHeader, decode_header
+from store.disk import Disk, read_whole
+from store.journal.reader import JournalEnd, JournalReader, RecordSink
+from store.journal.ring import Damage, Ring, read_ring
+from store.journal.stream import JournalStream
+
+INFO_SUFFIX: Final = ".jinf"
+DATA_SUFFIX: Final = ".jdat"
+_DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
+_BODY_CHUNK: Final = 1 << 20
+
+
+class NotAJournalError(Exception):
+    """There is no journal at a path; the text says what is there."""
+
+
+class StoredRecord(NamedTuple):
+    """An enqueue record, its data still on disk.
+
+    Attributes:
+        header: the record header.
+        xid: its transaction id; empty if none.
+        data_place: where its data begin in the stream.
+    """
+
+    header: RecordHeader
+    xid: bytes
+    data_place: int
+
+
+class Journal:
+    """A journal that is read and never written.
+
+    Attributes:
+        name: the journal's id: its queue's name, or "TplStore".
+        path: its directory, or its only file.
+        info: what its info file says; None where that is not readable.
+        ring: its files in order.
+        stream: their bytes.
+        damage: what is wrong with the info file and the file headers.
+    """
+
+    def __init__(
+        self, disk: Disk, name: str, path: str, info: JournalInfo | None, ring: Ring, damage: list[Damage]
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.info = info
+        self.ring = ring
+        self.stream = JournalStream(disk, ring.files, ring.geometry)
+        self.damage = damage
+
+    @property
+    def version(self) -> int:
+        """The journal's version; 1 for one that was never written to and has no info file."""
+        return self.ring.version or (self.info.version if self.info is not None else 1)
+
+    def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
+        """Hand each record to `sink`; where and why that ended. None if nothing was ever written."""
+        if self.ring.version is None:
+            return None
+        return JournalReader(self.stream, self.ring).walk(sink, every_record=every_record)
+
+    def record_at(self, place: int) -> StoredRecord:
+        """The record at a place that a walk named."""
+        header = decode_header(self.stream.read(place, MAX_HEADER_SIZE))
+        xid_place = place + header.header_size
+        return StoredRecord(header, self.stream.read(xid_place, header.xid_size), xid_place + header.xid_size)
+
+    def data_chunks(self, place: int, size: int) -> Iterator[bytes]:
+        """`size` bytes of data from `place`, in pieces of at most 1 MiB."""
+        end = place + size
+        while place < end:
+            chunk = self.stream.read(place, min(_BODY_CHUNK, end - place))
+            yield chunk
+            place += len(chunk)
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.stream.close()
+
+
+def journal_base_names(names: Sequence[str]) -> list[str]:
+    """The base names of the journals whose files are among `names`, sorted."""
+    bases = {name.removesuffix(INFO_SUFFIX) for name in names if name.endswith(INFO_SUFFIX)}
+    bases |= {found["base"] for name in names if (found := _DATA_NAME.fullmatch(name))}
+    return sorted(bases)
+
+
+def open_journal(disk: Disk, directory: str, base_name: str | None = None, name: str | None = None) -> Journal:
+    """Open the journal in a directory.
+
+    Args:
+        disk: where to read.
+        directory: its path.
+        base_name: what its file names begin with; needed only where the directory holds several journals.
+        name: the journal's id, for where no info file tells it; the directory's name by default.
+
+    Raises:
+        NotAJournalError: the directory holds no journal, or several, or one whose size nothing tells.
+        OSError: the directory cannot be read.
+    """
+    names = disk.names(directory)
+    base = base_name or _only_base(journal_base_names(names), directory)
+    damage: list[Damage] = []
+    info = _read_info(disk, posixpath.join(directory, base + INFO_SUFFIX), damage)
+    numbers = sorted(
+        int(found["number"], 16) for entry in names if (found := _DATA_NAME.fullmatch(entry)) and found["base"] == base
+    )
+    paths = [
+        posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}")
+        for number in range(numbers[-1] + 1 if numbers else 0)
+    ]
+    geometry = info.geometry if info is not None else _geometry_of_files(disk, directory, paths)
+    wanted = [posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}") for number in range(geometry.files)]
+    for path in paths[geometry.files :]:
+        what = f"file beyond the {geometry.files} files that the info file names"
+        damage.append(Damage(path, None, None, what, "it is not read"))
+    ring = read_ring(disk, wanted, geometry)
+    damage.extend(ring.damage)
+    title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
+    return Journal(disk, title, directory, info, ring, damage)
+
+
+def open_file(disk: Disk, path: str) -> Journal:
+    """Open one journal file by itself, as a journal of that file alone.
+
+    Raises:
+        NotAJournalError: it is no journal file.
+        OSError: it cannot be read.
+    """
+    opened = disk.open(path)
+    try:
+        size = opened.size - FILE_HEADER_SIZE
+    finally:
+        opened.close()
+    if size < SECTOR_SIZE:
+        raise NotAJournalError(f"{path}: {size + FILE_HEADER_SIZE} bytes are too few for a journal file")
+    geometry = Geometry(1, size // SECTOR_SIZE * SECTOR_SIZE)
+    ring = read_ring(disk, [path], geometry)
+    # Alone, the file has no place in a ring that its number could contradict.
+    damage = [entry for entry in ring.damage if ring.version is None]
+    if ring.version is None and ring.files:
+        raise NotAJournalError(f"{path}: {damage[0].what if damage else 'not a journal file'}")
+    return Journal(disk, posixpath.basename(path), path, None, ring, damage)
+
+
+def _only_base(bases: list[str], directory: str) -> str:
+    if not bases:
+        raise NotAJournalError(f"{directory}: no journal here (no *.jinf, no *.NNNN.jdat)")
+    if len(bases) > 1:
+        raise NotAJournalError(f"{directory}: holds several journals: {', '.join(bases)}")
+    return bases[0]
+
+
+def _read_info(disk: Disk, path: str, damage: list[Damage]) -> JournalInfo | None:
+    consequence = "name and geometry follow from the journal's files"
+    try:
+        return decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
+    except RhmError as error:
+        damage.append(Damage(path, error.offset, None, error.what, consequence))
+    except OSError as error:
+        damage.append(Damage(path, None, None, f"cannot be read: {error.strerror or error}", consequence))
+    return None
+
+
+def _geometry_of_files(disk: Disk, directory: str, paths: Sequence[str]) -> Geometry:
+    sizes = []
+    for path in paths:
+        if disk.is_file(path):
+            opened = disk.open(path)
+            sizes.append(opened.size)
+            opened.close()
+    usable = [size for size in sizes if size >= FILE_HEADER_SIZE + SECTOR_SIZE]
+    if not usable:
+        raise NotAJournalError(f"{directory}: neither an info file nor a journal file tells the journal's size")
+    size = max(set(usable), key=usable.count)
+    return Geometry(len(paths), (size - FILE_HEADER_SIZE) // SECTOR_SIZE * SECTOR_SIZE)

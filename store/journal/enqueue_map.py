@@ -1,0 +1,204 @@
+"""The index of the messages that a journal holds: record id → place, in packed arrays.
+
+Record ids come almost in ascending order: they are taken from one counter, and only transactions and concurrent
+publishers stir them a little. So the index is three parallel arrays sorted by rid (17 bytes a record), to which
+ascending rids are appended; the few that come late wait in a small dict and are merged in when it grows.
+Dequeues of a queue come mostly in order too, so the search for a rid first looks just behind the last one found.
+Entries that are gone are swept out when they outnumber the living.
+
+States: a record is GONE, LIVE, LOCKED (dequeued by a transaction that is still open) or PENDING (enqueued by one).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import compress, islice
+from operator import lt
+from typing import Final, NamedTuple
+
+GONE: Final = 0
+LIVE: Final = 1
+LOCKED: Final = 2
+PENDING: Final = 3
+
+_SWEEP_AT: Final = 4096  # entries gone before sweeping is thought of
+_MERGE_AT: Final = 1024  # late rids that wait, at least, before they are merged in
+
+
+class Entry(NamedTuple):
+    """One record of the index: its id, its place in the journal's stream, its state."""
+
+    rid: int
+    place: int
+    state: int
+
+
+class EnqueueMap:
+    """Record id → (place, state) for one journal."""
+
+    __slots__ = ("_gone", "_hint", "_last", "_late", "_places", "_rids", "_states", "duplicates")
+
+    def __init__(self) -> None:
+        self._rids = array("Q")
+        self._places = array("Q")
+        self._states = bytearray()
+        self._last = -1  # highest rid in the arrays
+        self._late: dict[int, tuple[int, int]] = {}
+        self._gone = 0
+        self._hint = 0
+        self.duplicates: list[Entry] = []
+
+    def __len__(self) -> int:
+        """Records that are not gone."""
+        return len(self._rids) - self._gone + len(self._late)
+
+    @property
+    def highest_rid(self) -> int:
+        """The highest rid that was ever added; 0 if none."""
+        return max(self._last, 0)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the index takes: arrays and waiting entries."""
+        arrays = self._rids.__sizeof__() + self._places.__sizeof__() + self._states.__sizeof__()
+        return arrays + self._late.__sizeof__() + 200 * len(self._late)
+
+    # ---- changes ----
+
+    def add(self, rid: int, place: int, state: int = LIVE) -> None:
+        """A record was enqueued. One that is there already stays as it was and is noted in `duplicates`."""
+        if rid > self._last:
+            self._rids.append(rid)
+            self._places.append(place)
+            self._states.append(state)
+            self._last = rid
+        else:
+            self._add_late(rid, place, state)
+
+    def _add_late(self, rid: int, place: int, state: int) -> None:
+        index = self._find(rid)
+        if rid in self._late or (index >= 0 and self._states[index] != GONE):
+            self.duplicates.append(Entry(rid, place, state))
+        elif index >= 0:
+            self._places[index] = place
+            self._states[index] = state
+            self._gone -= 1
+        else:
+            self._late[rid] = (place, state)
+            if len(self._late) >= max(_MERGE_AT, len(self._rids) >> 4):
+                self._merge()
+
+    def move(self, rid: int, place: int) -> None:
+        """A record was relocated: its later copy is at `place`. One that is not there is added."""
+        index = self._find(rid)
+        if rid in self._late:
+            self._late[rid] = (place, self._late[rid][1])
+        elif index >= 0 and self._states[index] != GONE:
+            self._places[index] = place
+        else:
+            self.add(rid, place)
+
+    def remove(self, rid: int) -> bool:
+        """A record was dequeued. False: it was not there."""
+        hint = self._hint
+        try:
+            if self._rids[hint] == rid and self._states[hint]:
+                self._states[hint] = GONE
+                self._hint = hint + 1
+                self._gone += 1
+                if self._gone > _SWEEP_AT and self._gone * 2 > len(self._rids):
+                    self._sweep()
+                return True
+        except IndexError:
+            pass
+        return self._remove_anywhere(rid)
+
+    def _remove_anywhere(self, rid: int) -> bool:
+        if self._late.pop(rid, None) is not None:
+            return True
+        index = self._find(rid)
+        if index < 0 or self._states[index] == GONE:
+            return False
+        self._states[index] = GONE
+        self._hint = index + 1
+        self._gone += 1
+        if self._gone > _SWEEP_AT and self._gone * 2 > len(self._rids):
+            self._sweep()
+        return True
+
+    def set_state(self, rid: int, state: int) -> bool:
+        """Lock a record, or let it go again. False: it was not there."""
+        if rid in self._late:
+            self._late[rid] = (self._late[rid][0], state)
+            return True
+        index = self._find(rid)
+        if index < 0 or self._states[index] == GONE:
+            return False
+        self._states[index] = state
+        return True
+
+    # ---- questions ----
+
+    def get(self, rid: int) -> Entry | None:
+        """The record with that id, unless it is gone."""
+        if rid in self._late:
+            return Entry(rid, *self._late[rid])
+        index = self._find(rid)
+        if index < 0 or self._states[index] == GONE:
+            return None
+        return Entry(rid, self._places[index], self._states[index])
+
+    def count(self, state: int) -> int:
+        """How many records are in that state (not GONE)."""
+        return self._states.count(state) + sum(1 for _, other in self._late.values() if other == state)
+
+    def in_rid_order(self) -> Iterator[Entry]:
+        """The records that are not gone, by rid."""
+        self._settle()
+        yield from map(Entry, self._rids, self._places, self._states)
+
+    def in_place_order(self) -> Iterator[Entry]:
+        """The records that are not gone, in the order in which they stand in the journal."""
+        self._settle()
+        places = self._places
+        if all(map(lt, places, islice(places, 1, None))):
+            yield from map(Entry, self._rids, places, self._states)
+            return
+        for index in sorted(range(len(places)), key=places.__getitem__):
+            yield Entry(self._rids[index], places[index], self._states[index])
+
+    # ---- upkeep ----
+
+    def _find(self, rid: int) -> int:
+        index = bisect_left(self._rids, rid)
+        return index if index < len(self._rids) and self._rids[index] == rid else -1
+
+    def _settle(self) -> None:
+        if self._late:
+            self._merge()
+        if self._gone:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        states = self._states
+        self._rids = array("Q", compress(self._rids, states))
+        self._places = array("Q", compress(self._places, states))
+        self._states = bytearray(compress(states, states))
+        self._gone = 0
+        self._hint = 0
+
+    def _merge(self) -> None:
+        # Late rids belong near the end, so only the entries above the lowest of them are put in order again.
+        start = bisect_left(self._rids, min(self._late))
+        rids = [*self._rids[start:], *self._late]
+        places = [*self._places[start:], *(place for place, _ in self._late.values())]
+        states = [*self._states[start:], *(state for _, state in self._late.values())]
+        order = sorted(range(len(rids)), key=rids.__getitem__)
+        self._rids[start:] = array("Q", map(rids.__getitem__, order))
+        self._places[start:] = array("Q", map(places.__getitem__, order))
+        self._states[start:] = bytearray(map(states.__getitem__, order))
+        self._late.clear()
+        self._last = max(self._last, self._rids[-1])
+        self._hint = 0

@@ -1,0 +1,184 @@
+"""What a journal leaves behind: its outstanding messages, and its open transactions.
+
+A `JournalRecovery` takes a walk's records into an enqueue map and a transaction map (formats page, section 5.3):
+
+    enqueue                    into the map
+    enqueue under an xid       remembered under the xid
+    dequeue                    out of the map, even if locked; an unknown rid is nothing to remove
+    dequeue under an xid       its target is locked, if it is in the map; remembered under the xid
+    commit                     the xid's enqueues enter the map, then its dequeues leave it
+    abort                      the xid's enqueues are forgotten, its dequeues' targets unlocked
+    enqueue flagged transient  nothing
+    anything flagged moved     the later copy takes the place of the earlier (version 2)
+
+What is still open then is resolved through the transaction prepared list (section 8.3; `prepared`). Nothing here
+reads a file or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from formats.rhm.records import MOVED, TRANSIENT, Kind, RecordHeader
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
+from store.journal.ring import Damage
+from store.journal.transaction_map import Transaction, TransactionMap
+
+
+class Outcome(Enum):
+    """What recovery does with an open transaction."""
+
+    IN_DOUBT = "in-doubt"  # prepared and undecided: kept, locked, for the transaction manager to decide
+    COMMITTING = "committing"  # decided, or local and prepared: rolled forward
+    ABORTING = "aborting"  # decided: rolled back
+    UNPREPARED = "unprepared"  # never prepared: dropped
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that a journal left open, and what became of it there."""
+
+    xid: bytes
+    outcome: Outcome
+    enqueues: int
+    dequeues: int
+
+
+class OutstandingRecord(NamedTuple):
+    """A message that recovery keeps.
+
+    Attributes:
+        rid: record id.
+        place: where its enqueue record stands in the journal's stream.
+        state: LIVE, LOCKED (a branch in doubt would dequeue it) or PENDING (a branch in doubt would enqueue it).
+        xid: the branch in doubt, if any.
+    """
+
+    rid: int
+    place: int
+    state: int
+    xid: bytes | None
+
+
+class JournalRecovery:
+    """A `RecordSink` that keeps what a journal leaves behind.
+
+    Attributes:
+        messages: the index of what is enqueued.
+        transactions: what is still open.
+        highest_rid: highest record id met; 0 if none.
+        damage: damage that the walk met, in order.
+    """
+
+    def __init__(self) -> None:
+        self.messages = EnqueueMap()
+        self.transactions = TransactionMap()
+        self.damage: list[Damage] = []
+        self.highest_rid = 0
+        self._in_doubt: dict[int, bytes] = {}
+        #: Called for each plain enqueue: straight into the index.
+        self.enqueue = self.messages.add
+
+    def dequeue(self, rid: int, dequeued_rid: int) -> None:
+        """A plain dequeue."""
+        if rid > self.highest_rid:
+            self.highest_rid = rid
+        self.messages.remove(dequeued_rid)
+
+    def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
+        """A record that is not plain."""
+        self.highest_rid = max(self.highest_rid, header.rid)
+        if header.kind is Kind.ENQUEUE:
+            self._enqueue(header, place, xid)
+        elif header.kind is Kind.DEQUEUE:
+            self._dequeue(header, place, xid)
+        elif header.kind is Kind.COMMIT:
+            self._commit(xid)
+        elif header.kind is Kind.ABORT:
+            self._abort(xid)
+
+    def damaged(self, damage: Damage) -> None:
+        """Damage that the walk met."""
+        self.damage.append(damage)
+
+    def finish(self) -> None:
+        """The walk is over."""
+        self.highest_rid = max(self.highest_rid, self.messages.highest_rid)
+
+    # ---- records ----
+
+    def _enqueue(self, header: RecordHeader, place: int, xid: bytes) -> None:
+        if header.flags & TRANSIENT:
+            return
+        if xid:
+            self.transactions.of(xid).append(header.rid, place, header.flags, is_enqueue=True)
+        elif header.version == 2 and header.flags & MOVED:
+            self.messages.move(header.rid, place)
+        else:
+            self.messages.add(header.rid, place)
+
+    def _dequeue(self, header: RecordHeader, place: int, xid: bytes) -> None:
+        if not xid:
+            self.messages.remove(header.dequeued_rid)
+            return
+        self.messages.set_state(header.dequeued_rid, LOCKED)
+        self.transactions.of(xid).append(header.dequeued_rid, place, header.flags, is_enqueue=False)
+
+    def _commit(self, xid: bytes) -> None:
+        transaction = self.transactions.close(xid)
+        if transaction is None:
+            return
+        for operation in transaction:
+            if operation.is_enqueue:
+                self.messages.add(operation.rid, operation.place)
+            else:
+                self.messages.remove(operation.rid)
+
+    def _abort(self, xid: bytes) -> None:
+        transaction = self.transactions.close(xid)
+        if transaction is None:
+            return
+        for operation in transaction:
+            if not operation.is_enqueue:
+                self.messages.set_state(operation.rid, LIVE)
+
+    # ---- the end ----
+
+    def resolve(self, outcomes: Mapping[bytes, Outcome]) -> list[OpenTransaction]:
+        """Apply the transaction prepared list's outcomes; what it does not name was never prepared.
+
+        Returns:
+            The transactions that this journal had left open.
+        """
+        resolved = []
+        for transaction in list(self.transactions):
+            outcome = outcomes.get(transaction.xid, Outcome.UNPREPARED)
+            resolved.append(OpenTransaction(transaction.xid, outcome, transaction.enqueues, transaction.dequeues))
+            if outcome is Outcome.COMMITTING:
+                self._commit(transaction.xid)
+            elif outcome is Outcome.IN_DOUBT:
+                self._keep_in_doubt(transaction)
+            else:
+                self._abort(transaction.xid)
+        return resolved
+
+    def _keep_in_doubt(self, transaction: Transaction) -> None:
+        """Enqueues enter the map as pending; one that the same branch also dequeues counts as locked."""
+        for operation in transaction:
+            if operation.is_enqueue:
+                self.messages.add(operation.rid, operation.place, PENDING)
+                self._in_doubt[operation.rid] = transaction.xid
+            elif self.messages.set_state(operation.rid, LOCKED):
+                self._in_doubt[operation.rid] = transaction.xid
+
+    def outstanding(self, version: int) -> Iterator[OutstandingRecord]:
+        """The messages that recovery keeps: in journal order in version 1, in rid order in version 2."""
+        entries = self.messages.in_place_order() if version == 1 else self.messages.in_rid_order()
+        in_doubt = self._in_doubt
+        if not in_doubt:
+            for rid, place, state in entries:
+                yield OutstandingRecord(rid, place, state, None)
+            return
+        for rid, place, state in entries:
+            yield OutstandingRecord(rid, place, state, None if state == LIVE else in_doubt.get(rid))

@@ -1,0 +1,95 @@
+"""The data areas of a journal's files as one stream of bytes, in order of writing.
+
+A *place* is a position in that stream: the place of a record tells both where its bytes are and its order among the
+others. A record that goes on in the next file is a contiguous run here. Reads go through one window, since records
+are met in order, and at most two files are open at a time.
+
+What a missing or short file should hold reads as zeros, that is, as space never written.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from formats.rhm.geometry import DATA_OFFSET, Geometry
+from store.disk import Disk, ReadableFile
+from store.journal.ring import RingFile
+
+WINDOW_SIZE: Final = 1 << 20  # bytes read at a time
+MAX_OPEN_FILES: Final = 2
+
+
+class JournalStream:
+    """Random and sequential reading over the files of one journal.
+
+    Attributes:
+        files: the files, oldest first.
+        data_size: bytes that each file contributes.
+        size: bytes in the stream.
+    """
+
+    def __init__(self, disk: Disk, files: Sequence[RingFile], geometry: Geometry) -> None:
+        self.files = files
+        self.data_size = geometry.data_size
+        self.size = len(files) * geometry.data_size
+        self._disk = disk
+        self._open: OrderedDict[int, ReadableFile] = OrderedDict()
+        self._window = b""
+        self._window_place = 0
+
+    def locate(self, place: int) -> tuple[RingFile, int]:
+        """The file in which a place lies, and the offset from that file's start."""
+        index, offset = divmod(place, self.data_size)
+        return self.files[index], offset + DATA_OFFSET
+
+    def read(self, place: int, length: int) -> bytes:
+        """`length` bytes from `place`; fewer only at the stream's end. Served from the window where it can be."""
+        start = place - self._window_place
+        if start >= 0 and start + length <= len(self._window):
+            return self._window[start : start + length]
+        if length > WINDOW_SIZE:
+            return self._gather(place, length)
+        self._fill(place)
+        return self._window[:length]
+
+    def window(self, place: int, least: int) -> tuple[bytes, int]:
+        """A buffer that holds at least `least` bytes from `place` (if the stream does), and where in it `place` is."""
+        start = place - self._window_place
+        if not (start >= 0 and start + min(least, self.size - place) <= len(self._window)):
+            self._fill(place)
+            start = 0
+        return self._window, start
+
+    def close(self) -> None:
+        """Let all descriptors go; reading opens them again."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+        self._window = b""
+
+    def _fill(self, place: int) -> None:
+        self._window = self._gather(place, WINDOW_SIZE)
+        self._window_place = place
+
+    def _gather(self, place: int, length: int) -> bytes:
+        parts = []
+        end = min(place + length, self.size)
+        while place < end:
+            index, offset = divmod(place, self.data_size)
+            count = min(end - place, self.data_size - offset)
+            parts.append(self._read_file(index, offset + DATA_OFFSET, count))
+            place += count
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_file(self, index: int, offset: int, count: int) -> bytes:
+        file = self._open.get(index)
+        if file is None:
+            ring_file = self.files[index]
+            if ring_file.size < 0:
+                return bytes(count)
+            if len(self._open) >= MAX_OPEN_FILES:
+                self._open.popitem(last=False)[1].close()
+            file = self._open[index] = self._disk.open(ring_file.path)
+        return file.read(offset, count).ljust(count, b"\0")

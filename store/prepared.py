@@ -1,0 +1,64 @@
+"""The transaction prepared list (TPL): which open transactions are in doubt, and which are decided.
+
+The TPL is a journal like any other. A transaction that was prepared has an enqueue in it, whose data is one byte: 0
+local, 1 distributed (two-phase). The decision is a dequeue of that enqueue, flagged if it is to commit. When every
+queue's journal has its own commit or abort record, the TPL gets one too, and the transaction is forgotten (formats
+page, section 8.2). So what is open in the TPL tells what to do with what is open in the queues (section 8.3):
+
+    enqueue only, distributed    in doubt
+    enqueue only, local          commit: being prepared was the promise
+    enqueue, dequeue             commit if the dequeue is flagged, else abort
+    not in the TPL               abort: never prepared
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from formats.rhm.records import COMMIT_DECISION
+from store.journal.recovery import Outcome
+from store.journal.transaction_map import TransactionMap
+
+TWO_PHASE = 1
+
+
+class PreparedTransaction(NamedTuple):
+    """A transaction that is open in the TPL.
+
+    Attributes:
+        xid: its id.
+        rid: rid of the TPL's enqueue record; None if only the dequeue is left of it.
+        two_phase: distributed, or local.
+        outcome: what recovery does with it.
+    """
+
+    xid: bytes
+    rid: int | None
+    two_phase: bool
+    outcome: Outcome
+
+
+def prepared_transactions(open_transactions: TransactionMap, two_phase: dict[int, bool]) -> list[PreparedTransaction]:
+    """The TPL's open transactions and their outcomes.
+
+    Args:
+        open_transactions: what the walk over the TPL left open.
+        two_phase: for the place of each open enqueue, whether its data byte says distributed.
+    """
+    prepared = []
+    for transaction in open_transactions:
+        rid: int | None = None
+        distributed = False
+        decision: bool | None = None
+        for operation in transaction:
+            if operation.is_enqueue:
+                # A branch whose xid was used again: the later prepare counts, and it is undecided.
+                rid, distributed, decision = operation.rid, two_phase[operation.place], None
+            else:
+                decision = bool(operation.flags & COMMIT_DECISION)
+        if decision is None:
+            outcome = Outcome.IN_DOUBT if distributed else Outcome.COMMITTING
+        else:
+            outcome = Outcome.COMMITTING if decision else Outcome.ABORTING
+        prepared.append(PreparedTransaction(transaction.xid, rid, distributed, outcome))
+    return prepared
