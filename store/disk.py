@@ -43,6 +43,9 @@ class Disk(Protocol):
     def is_file(self, path: str) -> bool:
         """Whether `path` is a regular file, links followed; False where there is nothing."""
 
+    def real_path(self, path: str) -> str:
+        """`path` made absolute, its links followed."""
+
 
 class OsFile:
     """A `ReadableFile` of the operating system."""
@@ -108,6 +111,10 @@ class OsDisk:
     def is_file(self, path: str) -> bool:
         """Whether `path` is a regular file."""
         return Path(path).is_file()
+
+    def real_path(self, path: str) -> str:
+        """`path` made absolute, its links followed."""
+        return str(Path(path).resolve())
 
 
 def read_whole(disk: Disk, path: str, limit: int) -> bytes:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import posixpath
 import re
+import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import FILE_HEADER_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
-from formats.rhm.records import MAX_HEADER_SIZE, RecordHeader, decode_header
+from formats.rhm.records import EXTERNAL, MAX_HEADER_SIZE
+from store.damage import Damage
 from store.disk import Disk, read_whole
 from store.journal.reader import JournalEnd, JournalReader, RecordSink
-from store.journal.ring import Damage, Ring, read_ring
+from store.journal.ring import Ring, read_ring
 from store.journal.stream import JournalStream
 
 INFO_SUFFIX: Final = ".jinf"
@@ -25,23 +27,13 @@ DATA_SUFFIX: Final = ".jdat"
 _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
 _BODY_CHUNK: Final = 1 << 20
 
+# Of an enqueue's header: version 1 flags, xid size, data size; version 2 xid size, data size.
+_SIZES_1 = struct.Struct("<6xH8xQQ")
+_SIZES_2 = struct.Struct("<16xI4xQ")
+
 
 class NotAJournalError(Exception):
     """There is no journal at a path; the text says what is there."""
-
-
-class StoredRecord(NamedTuple):
-    """An enqueue record, its data still on disk.
-
-    Attributes:
-        header: the record header.
-        xid: its transaction id; empty if none.
-        data_place: where its data begin in the stream.
-    """
-
-    header: RecordHeader
-    xid: bytes
-    data_place: int
 
 
 class Journal:
@@ -65,11 +57,8 @@ class Journal:
         self.ring = ring
         self.stream = JournalStream(disk, ring.files, ring.geometry)
         self.damage = damage
-
-    @property
-    def version(self) -> int:
-        """The journal's version; 1 for one that was never written to and has no info file."""
-        return self.ring.version or (self.info.version if self.info is not None else 1)
+        #: The journal's version; 1 for one that was never written to and has no info file.
+        self.version = ring.version or (info.version if info is not None else 1)
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
         """Hand each record to `sink`; where and why that ended. None if nothing was ever written."""
@@ -77,11 +66,16 @@ class Journal:
             return None
         return JournalReader(self.stream, self.ring).walk(sink, every_record=every_record)
 
-    def record_at(self, place: int) -> StoredRecord:
-        """The record at a place that a walk named."""
-        header = decode_header(self.stream.read(place, MAX_HEADER_SIZE))
-        xid_place = place + header.header_size
-        return StoredRecord(header, self.stream.read(xid_place, header.xid_size), xid_place + header.xid_size)
+    def data_of_enqueue(self, place: int) -> tuple[int, int]:
+        """Where the data of the enqueue record at `place` begin, and their size in bytes."""
+        window, at = self.stream.window(place, MAX_HEADER_SIZE)
+        if self.version == 1:
+            flags, xid_size, size = _SIZES_1.unpack_from(window, at)
+            if flags & EXTERNAL:
+                size = 0
+        else:
+            xid_size, size = _SIZES_2.unpack_from(window, at)
+        return place + MAX_HEADER_SIZE + xid_size, size
 
     def data_chunks(self, place: int, size: int) -> Iterator[bytes]:
         """`size` bytes of data from `place`, in pieces of at most 1 MiB."""

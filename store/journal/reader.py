@@ -24,9 +24,10 @@ from typing import NamedTuple, Protocol
 
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import LAST_OF_FLUSH, OVERWRITE_INDICATOR, Kind, RecordHeader
+from store.damage import Damage
 from store.journal.examine import Examiner, Verdict
 from store.journal.resynchronise import Resynchroniser
-from store.journal.ring import Damage, Ring
+from store.journal.ring import Ring
 from store.journal.runs import run_version_1, run_version_2
 from store.journal.stream import JournalStream
 

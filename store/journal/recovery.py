@@ -22,8 +22,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from formats.rhm.records import MOVED, TRANSIENT, Kind, RecordHeader
+from store.damage import Damage
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
-from store.journal.ring import Damage
 from store.journal.transaction_map import Transaction, TransactionMap
 
 

@@ -11,32 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from formats.rhm.errors import RhmError
 from formats.rhm.file_header import FileHeader, decode_file_header
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from store.damage import Damage
 from store.disk import Disk, ReadableFile
 
 MAX_SECTORS_PROBED: Final = 64
-
-
-class Damage(NamedTuple):
-    """Something in a store that a crash alone does not explain.
-
-    Attributes:
-        file: path of the file.
-        offset: bytes from its start; None where the whole file is meant.
-        rid: record id, where one can be told.
-        what: what is wrong.
-        consequence: what reading makes of it.
-    """
-
-    file: str
-    offset: int | None
-    rid: int | None
-    what: str
-    consequence: str
 
 
 @dataclass(slots=True)

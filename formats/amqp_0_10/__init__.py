@@ -1,0 +1,20 @@
+"""AMQP 0-10: the types, the field tables and the property structs.
+
+A value travels as a one-byte type code and its bytes, big endian. The high nibble of the code gives the width,
+so a value of a code that nobody has defined can still be stepped over, kept and written back:
+
+    0x0_ 1 byte      0x4_ 16 bytes      0x8_ u8 size, then that many bytes      0xc_ 5 bytes
+    0x1_ 2 bytes     0x5_ 32 bytes      0x9_ u16 size, then ...                 0xd_ 9 bytes
+    0x2_ 4 bytes     0x6_ 64 bytes      0xa_ u32 size, then ...                 0xf_ none
+    0x3_ 8 bytes     0x7_ 128 bytes     0xb_, 0xe_ not assigned: refused
+
+Modules, in the order in which they build on each other:
+
+    errors       the error of this format
+    types        the table of all types, and the codec of each that holds no others
+    maps         map, list, array: values that keep their type codes, decoded and encoded
+    plain        the same bytes as plain JSON values, and the fast path for application headers
+    structs      packed structs (delivery-properties, message-properties, ...) as tables; readers made from them
+
+Sources: the AMQP 0-10 specification as XML (types, structs, codes); formats page, section 9.
+"""

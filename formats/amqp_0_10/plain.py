@@ -1,0 +1,293 @@
+r"""AMQP 0-10 values as plain JSON values, from typed values and, faster, straight from the bytes.
+
+    int8 ... uint64, datetime     number (datetime: the seconds as stored)
+    float, double                 number; "NaN", "Infinity", "-Infinity" where it is none
+    boolean, bit                  true, false; true
+    void                          null
+    char, str*                    text; hex where the bytes are not text of the type's encoding
+    bin*, vbin*, unknown codes    the text, where the bytes are UTF-8 without control characters other than
+                                  \t \n \r; else hex, lower case
+    struct32                      hex
+    uuid                          canonical text
+    dec32, dec64                  text of the number, all decimal places kept
+    map, list, array              object, array; a repeated name keeps its last value
+
+Values are always valid JSON text. Names are as in `maps`: one that is not UTF-8 holds lone surrogates, which
+whoever writes JSON has to escape.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.maps import MAX_DEPTH, MAX_EMPTY_VALUES, TypedArray, TypedMap, TypedValue
+from formats.amqp_0_10.types import BY_CODE, WireType, type_of
+
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+
+_find_control_character: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]").search
+
+
+# ------------------------------------------------------------------------------------- single values
+
+
+def plain_bytes(raw: bytes) -> str:
+    """Bytes as the text they are, or in hex where they are none (see the module's table)."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return raw.hex()
+    return raw.hex() if _find_control_character(text) else text
+
+
+def plain_uuid(raw: bytes) -> str:
+    """The canonical text of a UUID's 16 bytes."""
+    pairs = raw.hex("-", 2)
+    return f"{pairs[:4]}{pairs[5:29]}{pairs[30:34]}{pairs[35:]}"
+
+
+def plain_float(number: float) -> float | str:
+    """A number, or the name of what JSON has no number for."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def plain_value(value: Any) -> Plain:
+    """A Python value as `types` and `maps` make it, in plain form. Takes no struct32: that is always hex."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return plain_float(value)
+        case bytes():
+            return plain_bytes(value)
+        case uuid.UUID():
+            return str(value)
+        case Decimal():
+            return f"{value:f}"
+        case TypedMap():
+            return plain_map(value)
+        case TypedArray(code, values):
+            return [plain_typed_value(TypedValue(code, item)) for item in values]
+        case tuple():
+            return [plain_typed_value(item) for item in value]
+    raise Amqp010Error(f"a {type(value).__name__} is no AMQP 0-10 value")
+
+
+def plain_typed_value(typed: TypedValue) -> Plain:
+    """A typed value in plain form, without its type.
+
+    Raises:
+        Amqp010Error: it holds what no AMQP 0-10 value holds.
+    """
+    if isinstance(typed.value, bytes) and _is_hex(type_of(typed.code)):
+        return typed.value.hex()
+    return plain_value(typed.value)
+
+
+def _is_hex(wire_type: WireType) -> bool:
+    """Whether bytes of this type are hex even where they read as text: a struct, or text of another encoding."""
+    return wire_type.name == "struct32" or (wire_type.codec is not None and wire_type.codec.encoding != "")
+
+
+def plain_map(table: TypedMap) -> dict[str, Plain]:
+    """The names and plain values of a field table."""
+    return {name: plain_typed_value(typed) for name, typed in table.entries}
+
+
+def map_types(table: TypedMap) -> dict[str, str]:
+    """The names of a field table, each with the specification's name of its value's type."""
+    return {name: typed.type_name for name, typed in table.entries}
+
+
+# ------------------------------------------------------------------------------- straight from the bytes
+#
+# One reader per type code: (buffer, offset, depth) -> (plain value, where it ends). They check no bounds:
+# reading a size past the end raises IndexError or struct.error, and a slice that came out short leaves an end
+# that lies past the container's, where the container's own check meets it, since ends never go back.
+
+PlainReader: TypeAlias = Callable[[bytes, int, int], tuple[Plain, int]]
+
+_two_u32: Final = struct.Struct(">II").unpack_from
+_one_u32: Final = struct.Struct(">I").unpack_from
+_one_u16: Final = struct.Struct(">H").unpack_from
+
+
+def _plain_payload(wire_type: WireType) -> Callable[[bytes], Plain]:
+    """From the bytes of a value that holds no others to its plain form."""
+    assert wire_type.codec is not None
+    decode, _, _, encoding = wire_type.codec
+    if wire_type.name == "uuid":
+        return plain_uuid
+    if wire_type.name == "struct32":
+        return bytes.hex
+    if not encoding:
+        return lambda raw: plain_value(decode(raw))
+
+    def plain_text(raw: bytes) -> Plain:
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            return raw.hex()
+
+    return plain_text
+
+
+def _number_reader(struct_format: str, width: int) -> PlainReader:
+    unpack_from = struct.Struct(">" + struct_format).unpack_from
+
+    def read_number(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        return unpack_from(buffer, offset)[0], offset + width
+
+    def read_float(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        return plain_float(unpack_from(buffer, offset)[0]), offset + width
+
+    return read_float if struct_format in "fd" else read_number
+
+
+def _fixed_reader(wire_type: WireType, width: int) -> PlainReader:
+    payload = _plain_payload(wire_type)
+
+    def read_fixed(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        end = offset + width
+        if end > len(buffer):
+            raise Amqp010Error(f"{wire_type.name} runs past the end", offset)
+        return payload(buffer[offset:end]), end
+
+    return read_fixed
+
+
+def _sized_reader(wire_type: WireType) -> PlainReader:
+    payload = _plain_payload(wire_type)
+
+    def read_sized8(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        end = offset + 1 + buffer[offset]
+        return payload(buffer[offset + 1 : end]), end
+
+    def read_sized16(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        end = offset + 2 + _one_u16(buffer, offset)[0]
+        return payload(buffer[offset + 2 : end]), end
+
+    def read_sized32(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        end = offset + 4 + _one_u32(buffer, offset)[0]
+        return payload(buffer[offset + 4 : end]), end
+
+    return {1: read_sized8, 2: read_sized16, 4: read_sized32}[wire_type.prefix]
+
+
+def read_typed_plain_map(buffer: bytes, offset: int, depth: int) -> tuple[dict[str, Plain], dict[str, str], int]:
+    """The field table at `offset` as plain values and type names, and where it ends: the hot path's own reader.
+
+    Raises:
+        Amqp010Error: the bytes are no field table.
+        IndexError, struct.error: `buffer` ends within it; the caller knows what that means.
+    """
+    values: dict[str, Plain] = {}
+    types: dict[str, str] = {}
+    if len(buffer) < offset + 8 and _one_u32(buffer, offset)[0] == 0:
+        return values, types, offset + 4
+    size, count = _two_u32(buffer, offset)
+    end = offset + 4 + size
+    if size == 0:
+        return values, types, end
+    start = offset
+    offset += 8
+    for _ in range(count):
+        stop = offset + 1 + buffer[offset]
+        name = buffer[offset + 1 : stop].decode("utf-8", "surrogateescape")
+        types[name], read = _READERS[buffer[stop]]
+        values[name], offset = read(buffer, stop + 1, depth)
+    if offset != end:
+        raise Amqp010Error(f"a map of {count} values does not end where its size says", start)
+    return values, types, end
+
+
+def decode_plain_map(buffer: bytes) -> tuple[dict[str, Plain], dict[str, str]]:
+    """The field table that `buffer` holds, as plain values and as type names, each by name.
+
+    Raises:
+        Amqp010Error: the bytes are not one whole field table.
+    """
+    try:
+        values, types, end = read_typed_plain_map(buffer, 0, 1)
+    except (IndexError, struct.error):
+        raise Amqp010Error("a map ends within a value", len(buffer)) from None
+    if end != len(buffer):
+        raise Amqp010Error("the map's size is not that of the bytes", min(end, len(buffer)))
+    return values, types
+
+
+def _read_map(buffer: bytes, offset: int, depth: int) -> tuple[Plain, int]:
+    _check_depth(offset, depth)
+    values, _, end = read_typed_plain_map(buffer, offset, depth + 1)
+    return values, end
+
+
+def _read_list(buffer: bytes, offset: int, depth: int) -> tuple[Plain, int]:
+    _check_depth(offset, depth)
+    start = offset
+    end: int = offset + 4 + _one_u32(buffer, offset)[0]
+    if end == offset + 4:
+        return [], end
+    count = _one_u32(buffer, offset + 4)[0]
+    offset += 8
+    values: list[Plain] = []
+    for _ in range(count):
+        value, offset = _READERS[buffer[offset]][1](buffer, offset + 1, depth + 1)
+        values.append(value)
+    if offset != end:
+        raise Amqp010Error(f"a list of {count} values does not end where its size says", start)
+    return values, end
+
+
+def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[Plain, int]:
+    _check_depth(offset, depth)
+    start = offset
+    end: int = offset + 4 + _one_u32(buffer, offset)[0]
+    if end == offset + 4:
+        return [], end
+    code = buffer[offset + 4]
+    count = _one_u32(buffer, offset + 5)[0]
+    if type_of(code, offset + 4).fixed == 0 and count > MAX_EMPTY_VALUES:
+        raise Amqp010Error(f"an array claims {count} values that take no bytes", offset)
+    read = _READERS[code][1]
+    offset += 9
+    values: list[Plain] = []
+    for _ in range(count):
+        value, offset = read(buffer, offset, depth + 1)
+        values.append(value)
+    if offset != end:
+        raise Amqp010Error(f"an array of {count} values does not end where its size says", start)
+    return values, end
+
+
+def _check_depth(offset: int, depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise Amqp010Error(f"more than {MAX_DEPTH} containers inside each other", offset)
+
+
+def _read_widthless(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+    raise Amqp010Error(f"type code 0x{buffer[offset - 1]:02x} has no known width", offset - 1)
+
+
+def _reader_of(wire_type: WireType | None) -> tuple[str, PlainReader]:
+    if wire_type is None:
+        return "", _read_widthless
+    if wire_type.codec is None:
+        return wire_type.name, {"map": _read_map, "list": _read_list, "array": _read_array}[wire_type.name]
+    if wire_type.fixed is None:
+        return wire_type.name, _sized_reader(wire_type)
+    if wire_type.codec.struct_format:
+        return wire_type.name, _number_reader(wire_type.codec.struct_format, wire_type.fixed)
+    return wire_type.name, _fixed_reader(wire_type, wire_type.fixed)
+
+
+_READERS: Final[tuple[tuple[str, PlainReader], ...]] = tuple(map(_reader_of, BY_CODE))

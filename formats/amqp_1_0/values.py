@@ -1,0 +1,302 @@
+"""AMQP 1.0 values: the table of constructors, and the reader made from it.
+
+What a value is in Python, by type:
+
+    null, boolean                              None, bool
+    ubyte ... ulong, byte ... long, timestamp  int (timestamp: milliseconds since 1970)
+    float, double                              float
+    decimal32, decimal64, decimal128           bytes, IEEE 754 as they came
+    char, string, symbol                       str; bytes where the bytes are not text
+    binary                                     bytes
+    uuid                                       uuid.UUID
+    list, array                                tuple of `Value`
+    map                                        tuple of (key, value), both `Value`
+    described                                  `Described`
+
+Source: the AMQP 1.0 specification as XML, part "types".
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from formats.amqp_0_10.plain import Plain, plain_bytes, plain_float
+from formats.amqp_1_0.errors import Amqp10Error
+
+#: Values inside values (descriptors too) beyond this are refused.
+MAX_DEPTH: Final = 32
+
+#: An array of values that take no bytes may claim at most so many: its bytes justify no count.
+MAX_EMPTY_VALUES: Final = 16
+
+_DESCRIBED: Final = 0x00
+
+
+class Constructor(NamedTuple):
+    """One encoding of a type.
+
+    Attributes:
+        type_name: the specification's name of the type.
+        fixed: bytes of the value, None where a size precedes it.
+        prefix: bytes of that size (and of the count of a compound or an array), else 0.
+        decode: from the value's bytes to the Python value; None for what holds other values.
+    """
+
+    type_name: str
+    fixed: int | None
+    prefix: int
+    decode: Callable[[bytes], Any] | None
+
+
+class Value(NamedTuple):
+    """A value and the specification's name of its type."""
+
+    type_name: str
+    value: Any
+
+
+class Described(NamedTuple):
+    """A value with a descriptor, which says what the value stands for."""
+
+    descriptor: Value
+    value: Value
+
+
+# ------------------------------------------------------------------------------------------------ table
+
+
+def _fixed(type_name: str, width: int, decode: Callable[[bytes], Any]) -> Constructor:
+    return Constructor(type_name, width, 0, decode)
+
+
+def _variable(type_name: str, prefix: int, decode: Callable[[bytes], Any]) -> Constructor:
+    return Constructor(type_name, None, prefix, decode)
+
+
+def _holder(type_name: str, prefix: int) -> Constructor:
+    return Constructor(type_name, None, prefix, None)
+
+
+def _constant(value: Any) -> Callable[[bytes], Any]:
+    return lambda _raw: value
+
+
+def _unsigned(raw: bytes) -> int:
+    return int.from_bytes(raw, "big")
+
+
+def _signed(raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def _text(encoding: str) -> Callable[[bytes], str | bytes]:
+    def decode(raw: bytes) -> str | bytes:
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            return raw
+
+    return decode
+
+
+def _float(struct_format: str) -> Callable[[bytes], float]:
+    unpack = struct.Struct(struct_format).unpack
+    return lambda raw: float(unpack(raw)[0])
+
+
+def _raw(raw: bytes) -> bytes:
+    return raw
+
+
+_UTF8: Final = _text("utf-8")
+
+#: Constructor byte -> how its values are read; every primitive encoding of the specification, in its order.
+CONSTRUCTORS: Final[dict[int, Constructor]] = {
+    0x40: _fixed("null", 0, _constant(None)),
+    0x56: _fixed("boolean", 1, lambda raw: raw != b"\0"),
+    0x41: _fixed("boolean", 0, _constant(True)),
+    0x42: _fixed("boolean", 0, _constant(False)),
+    0x50: _fixed("ubyte", 1, _unsigned),
+    0x60: _fixed("ushort", 2, _unsigned),
+    0x70: _fixed("uint", 4, _unsigned),
+    0x52: _fixed("uint", 1, _unsigned),
+    0x43: _fixed("uint", 0, _constant(0)),
+    0x80: _fixed("ulong", 8, _unsigned),
+    0x53: _fixed("ulong", 1, _unsigned),
+    0x44: _fixed("ulong", 0, _constant(0)),
+    0x51: _fixed("byte", 1, _signed),
+    0x61: _fixed("short", 2, _signed),
+    0x71: _fixed("int", 4, _signed),
+    0x54: _fixed("int", 1, _signed),
+    0x81: _fixed("long", 8, _signed),
+    0x55: _fixed("long", 1, _signed),
+    0x72: _fixed("float", 4, _float(">f")),
+    0x82: _fixed("double", 8, _float(">d")),
+    0x74: _fixed("decimal32", 4, _raw),
+    0x84: _fixed("decimal64", 8, _raw),
+    0x94: _fixed("decimal128", 16, _raw),
+    0x73: _fixed("char", 4, _text("utf-32-be")),
+    0x83: _fixed("timestamp", 8, _signed),
+    0x98: _fixed("uuid", 16, lambda raw: uuid.UUID(bytes=raw)),
+    0xA0: _variable("binary", 1, _raw),
+    0xB0: _variable("binary", 4, _raw),
+    0xA1: _variable("string", 1, _UTF8),
+    0xB1: _variable("string", 4, _UTF8),
+    0xA3: _variable("symbol", 1, _text("ascii")),
+    0xB3: _variable("symbol", 4, _text("ascii")),
+    0x45: _fixed("list", 0, _constant(())),
+    0xC0: _holder("list", 1),
+    0xD0: _holder("list", 4),
+    0xC1: _holder("map", 1),
+    0xD1: _holder("map", 4),
+    0xE0: _holder("array", 1),
+    0xF0: _holder("array", 4),
+}
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def read_value(buffer: bytes, offset: int, end: int, depth: int = 0) -> tuple[Value, int]:
+    """The value whose constructor is at `offset`, and where it ends.
+
+    Args:
+        buffer: the bytes that hold it.
+        offset: where its constructor is.
+        end: where what holds it ends; nothing is read from there on.
+        depth: values around it.
+
+    Raises:
+        Amqp10Error: the bytes are not such a value.
+    """
+    descriptors, constructor, offset = read_constructor(buffer, offset, end, depth)
+    value, stop = _read_bare(constructor, buffer, offset, end, depth + len(descriptors))
+    return _describe(descriptors, value), stop
+
+
+def read_constructor(
+    buffer: bytes, offset: int, end: int, depth: int = 0
+) -> tuple[tuple[Value, ...], Constructor, int]:
+    """The descriptors (outermost first) and the constructor at `offset`, and where the value's bytes begin.
+
+    Raises:
+        Amqp10Error: there is no whole constructor, or none that the specification has.
+    """
+    descriptors: tuple[Value, ...] = ()
+    while offset < end and buffer[offset] == _DESCRIBED:
+        if depth + len(descriptors) >= MAX_DEPTH:
+            raise Amqp10Error(f"more than {MAX_DEPTH} values inside each other", offset)
+        descriptor, offset = read_value(buffer, offset + 1, end, depth + len(descriptors) + 1)
+        descriptors += (descriptor,)
+    if offset >= end:
+        raise Amqp10Error("a constructor is missing", offset)
+    constructor = CONSTRUCTORS.get(buffer[offset])
+    if constructor is None:
+        raise Amqp10Error(f"0x{buffer[offset]:02x} is no constructor", offset)
+    return descriptors, constructor, offset + 1
+
+
+def find_payload(constructor: Constructor, buffer: bytes, offset: int, end: int) -> tuple[int, int]:
+    """Where the bytes of a value begin and end, its size left out.
+
+    Args:
+        constructor: of the value.
+        buffer: the bytes that hold it.
+        offset: just after its constructor.
+        end: where what holds it ends.
+
+    Raises:
+        Amqp10Error: it runs past `end`.
+    """
+    start = offset + constructor.prefix
+    if constructor.fixed is not None:
+        stop = start + constructor.fixed
+    elif start <= end:
+        stop = start + int.from_bytes(buffer[offset:start], "big")
+    else:
+        stop = start
+    if stop > end:
+        what = constructor.type_name
+        raise Amqp10Error(f"{what} needs {stop - offset} bytes, {end - offset} are left", offset)
+    return start, stop
+
+
+def _describe(descriptors: tuple[Value, ...], value: Value) -> Value:
+    for descriptor in reversed(descriptors):
+        value = Value("described", Described(descriptor, value))
+    return value
+
+
+def _read_bare(constructor: Constructor, buffer: bytes, offset: int, end: int, depth: int) -> tuple[Value, int]:
+    start, stop = find_payload(constructor, buffer, offset, end)
+    name = constructor.type_name
+    if constructor.decode is not None:
+        return Value(name, constructor.decode(buffer[start:stop])), stop
+    if depth >= MAX_DEPTH:
+        raise Amqp10Error(f"more than {MAX_DEPTH} values inside each other", offset)
+    items_offset = start + constructor.prefix
+    if items_offset > stop:
+        raise Amqp10Error(f"a {name} ends within its count", start)
+    count = int.from_bytes(buffer[start:items_offset], "big")
+    read_items = _read_array_items if name == "array" else _read_items
+    items, items_end = read_items(count, buffer, items_offset, stop, depth + 1)
+    if items_end != stop:
+        raise Amqp10Error(f"a {name} of {count} values ends {stop - items_end} bytes before its size", items_end)
+    if name != "map":
+        return Value(name, items), stop
+    if count % 2:
+        raise Amqp10Error(f"a map of {count} values has a key without a value", start)
+    return Value(name, tuple(zip(items[::2], items[1::2], strict=True))), stop
+
+
+def _read_items(count: int, buffer: bytes, offset: int, end: int, depth: int) -> tuple[tuple[Value, ...], int]:
+    items = []
+    for _ in range(count):
+        item, offset = read_value(buffer, offset, end, depth)
+        items.append(item)
+    return tuple(items), offset
+
+
+def _read_array_items(count: int, buffer: bytes, offset: int, end: int, depth: int) -> tuple[tuple[Value, ...], int]:
+    descriptors, constructor, offset = read_constructor(buffer, offset, end, depth)
+    if constructor.fixed == 0 and count > MAX_EMPTY_VALUES:
+        raise Amqp10Error(f"an array claims {count} values that take no bytes", offset)
+    items = []
+    for _ in range(count):
+        item, offset = _read_bare(constructor, buffer, offset, end, depth + len(descriptors))
+        items.append(_describe(descriptors, item))
+    return tuple(items), offset
+
+
+# ------------------------------------------------------------------------------------------------ plain
+
+
+def plain_value(typed: Value) -> Plain:
+    """A value as a plain JSON value: as `formats.amqp_0_10.plain` has it, a described value without descriptor.
+
+    Decimals, and text that is none, are hex. The key of a map is the text of its plain value.
+    """
+    name, value = typed
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return plain_float(value)
+        case bytes():
+            return plain_bytes(value) if name == "binary" else value.hex()
+        case uuid.UUID():
+            return str(value)
+        case Described():
+            return plain_value(value.value)
+    if name == "map":
+        return {plain_key(key): plain_value(item) for key, item in value}
+    return [plain_value(item) for item in value]
+
+
+def plain_key(key: Value) -> str:
+    """The key of a map as text."""
+    plain = plain_value(key)
+    return plain if isinstance(plain, str) else str(plain)

@@ -1,0 +1,193 @@
+"""An AMQP 1.0 message as a store keeps it: kept raw, its sections listed, what is readable in them decoded.
+
+    u32 0 | sections: each 0x00, a descriptor, a value
+
+    0x70  header                  list   durable, priority, ttl, first-acquirer, delivery-count
+    0x71  delivery-annotations    map
+    0x72  message-annotations     map
+    0x73  properties              list   message-id, user-id, to, subject, reply-to, ...
+    0x74  application-properties  map
+    0x75  data                    binary, may occur again
+    0x76  amqp-sequence           list, may occur again
+    0x77  amqp-value              any
+    0x78  footer                  map
+
+A descriptor is the number, or a symbol such as "amqp:data:binary". A broker that merged annotations into the
+message dropped its header section. A section with another descriptor is listed, not an error.
+
+Sources: formats page, section 9.2; the AMQP 1.0 specification as XML, part "messaging".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from formats.amqp_1_0.errors import Amqp10Error
+from formats.amqp_1_0.values import (
+    Constructor,
+    Value,
+    find_payload,
+    plain_key,
+    plain_value,
+    read_constructor,
+    read_value,
+)
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.message_header import Amqp10Message, MessageHeader, Section
+
+#: The header, properties and application-properties sections are decoded up to this size, in bytes: as values of
+#: Python they take up to a hundred times their size.
+MAX_DECODED_SECTION: Final = 4 * 1024 * 1024
+
+#: A stored 1.0 message begins with this many zero bytes, which a 0-10 one never does.
+MARK_BYTES: Final = 4
+
+# Descriptor number -> section name and the name of the type it restricts or is made of, which with the prefix
+# "amqp:" make up the symbolic descriptor.
+_SECTIONS: Final = {
+    0x70: ("header", "list"),
+    0x71: ("delivery-annotations", "map"),
+    0x72: ("message-annotations", "map"),
+    0x73: ("properties", "list"),
+    0x74: ("application-properties", "map"),
+    0x75: ("data", "binary"),
+    0x76: ("amqp-sequence", "list"),
+    0x77: ("amqp-value", "*"),
+    0x78: ("footer", "map"),
+}
+_CODE_OF_SYMBOL: Final = {f"amqp:{name}:{source}": code for code, (name, source) in _SECTIONS.items()}
+
+_HEADER, _PROPERTIES, _APPLICATION_PROPERTIES = 0x70, 0x73, 0x74
+_BODY_SECTIONS: Final = (0x75, 0x76, 0x77)
+
+
+class _Field(NamedTuple):
+    """A field of a composite section: what it fills in `MessageHeader` or `Amqp10Message`, and its possible types."""
+
+    name: str
+    type_names: tuple[str, ...]
+
+
+_MESSAGE_ID_TYPES: Final = ("ulong", "uuid", "binary", "string")
+
+# durable is not a number in 1.0: it fills delivery_mode, as a broker that translates the message does.
+_COMPOSITES: Final = {
+    _HEADER: (
+        _Field("delivery_mode", ("boolean",)),
+        _Field("priority", ("ubyte",)),
+        _Field("ttl", ("uint",)),
+        _Field("first_acquirer", ("boolean",)),
+        _Field("delivery_count", ("uint",)),
+    ),
+    _PROPERTIES: (
+        _Field("message_id", _MESSAGE_ID_TYPES),
+        _Field("user_id", ("binary",)),
+        _Field("to", ("string",)),
+        _Field("subject", ("string",)),
+        _Field("reply_to", ("string",)),
+        _Field("correlation_id", _MESSAGE_ID_TYPES),
+        _Field("content_type", ("symbol",)),
+        _Field("content_encoding", ("symbol",)),
+        _Field("absolute_expiry_time", ("timestamp",)),
+        _Field("creation_time", ("timestamp",)),
+        _Field("group_id", ("string",)),
+        _Field("group_sequence", ("uint",)),
+        _Field("reply_to_group_id", ("string",)),
+    ),
+}
+
+_PERSISTENT, _TRANSIENT = 2, 1
+
+
+def decode_sections(header: bytes) -> MessageHeader:
+    """What the header of a stored 1.0 message says, which is the whole message.
+
+    Args:
+        header: four zero bytes and the sections.
+
+    Raises:
+        BrokerRecordError: it is not made of whole sections; the offset is within `header`.
+    """
+    values: dict[str, Any] = {"protocol": "1.0", "headers": {}, "header_types": {}, "unknown_structs": ()}
+    sections: list[Section] = []
+    body_sections: list[tuple[int, int]] = []
+    offset, end = MARK_BYTES, len(header)
+    try:
+        while offset < end:
+            descriptors, constructor, value_offset = read_constructor(header, offset, end)
+            if not descriptors:
+                raise BrokerRecordError("a section has no descriptor", offset)
+            payload, stop = find_payload(constructor, header, value_offset, end)
+            code, name = _name_section(descriptors[0])
+            sections.append(Section(code, name, offset, stop - offset))
+            if code in _BODY_SECTIONS:
+                body_sections.append(_find_body(constructor, value_offset, payload, stop))
+            elif code is not None:
+                # The value's own constructor byte stands just before its size.
+                _read_section(values, code, header, value_offset - 1, stop)
+            offset = stop
+    except Amqp10Error as error:
+        raise BrokerRecordError(error.what, error.offset) from error
+    values["sections"] = tuple(sections)
+    values["body_sections"] = tuple(body_sections)
+    values["amqp_1_0"] = Amqp10Message._make(values.get(name) for name in Amqp10Message._fields)
+    for flag in ("discard_unroutable", "immediate", "redelivered"):
+        values[flag] = False
+    return MessageHeader._make(values.get(name) for name in MessageHeader._fields)
+
+
+def _name_section(descriptor: Value) -> tuple[int | None, str]:
+    """The number and the name of a section, from its descriptor."""
+    code = descriptor.value
+    if descriptor.type_name == "symbol":
+        code = _CODE_OF_SYMBOL.get(code)
+    if isinstance(code, int) and code in _SECTIONS:
+        return code, _SECTIONS[code][0]
+    return None, plain_key(descriptor)
+
+
+def _find_body(constructor: Constructor, value_offset: int, payload: int, stop: int) -> tuple[int, int]:
+    """The place and size of the body in a body section: its text or bytes alone, else the whole encoded value."""
+    if constructor.type_name in ("binary", "string", "symbol"):
+        return payload, stop - payload
+    return value_offset - 1, stop - value_offset + 1
+
+
+def _read_section(values: dict[str, Any], code: int, header: bytes, offset: int, end: int) -> None:
+    """Fill `values` from the section whose value begins at `offset`, if it is one that is decoded."""
+    if code not in _COMPOSITES and code != _APPLICATION_PROPERTIES:
+        return
+    name = _SECTIONS[code][0]
+    if end - offset > MAX_DECODED_SECTION:
+        raise BrokerRecordError(f"section {name} is larger than {MAX_DECODED_SECTION} bytes: {end - offset}", offset)
+    section, _ = read_value(header, offset, end)
+    if code in _COMPOSITES:
+        if section.type_name != "list":
+            raise BrokerRecordError(f"section {name} is a {section.type_name}, not a list", offset)
+        fields = _COMPOSITES[code]
+        if len(section.value) > len(fields):
+            raise BrokerRecordError(f"section {name} has {len(section.value)} fields", offset)
+        for field, typed in zip(fields, section.value, strict=False):
+            if typed.value is not None:
+                values[field.name] = _read_field(field, typed, offset)
+    else:
+        if section.type_name != "map":
+            raise BrokerRecordError(f"section {name} is a {section.type_name}, not a map", offset)
+        names = [(plain_key(key), typed) for key, typed in section.value]
+        values["headers"] = {key: plain_value(typed) for key, typed in names}
+        values["header_types"] = {key: typed.type_name for key, typed in names}
+
+
+def _read_field(field: _Field, typed: Value, offset: int) -> Any:
+    if typed.type_name not in field.type_names:
+        raise BrokerRecordError(f"{field.name} is a {typed.type_name}", offset)
+    value = typed.value
+    if field.name == "delivery_mode":
+        return _PERSISTENT if value else _TRANSIENT
+    if field.name == "message_id":
+        return plain_key(typed)
+    if typed.type_name in ("uuid", "ulong"):
+        return str(value)
+    if isinstance(value, bytes) and "binary" not in field.type_names:
+        return value.decode("utf-8", "surrogateescape")
+    return value

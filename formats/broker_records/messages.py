@@ -1,0 +1,236 @@
+r"""The message inside an enqueue record.
+
+    u32 header size | header | content
+
+The header is decoded without the content, which may be large. It is one of
+
+    0-10    frame of message.transfer | frame of the header segment; the content is the body, without frames
+    1.0     u32 0 | sections; there is no content: the body is among the sections (`amqp_1_0_messages`)
+
+told apart by the first u32: a 0-10 frame does not begin with a zero. A 0-10 frame's header, big endian:
+
+    offset  size  field
+    0       u8    0x08 first segment, 0x04 last segment, 0x02 first frame, 0x01 last frame: not to be relied on
+    1       u8    segment type: 1 method, 2 header
+    2       u16   size of the frame, these 12 bytes included
+    4       u8    0
+    5       u8    track: 1
+    6       u16   channel it came in by, 0 where the broker rebuilt the message
+    8       u32   0
+
+The method frame holds u8 class 4, u8 code 1, u8 1, u8 sync bit and the fields of message.transfer; the header
+frame holds delivery-properties, message-properties and whatever else, each with its size and code. `structs` has
+their fields.
+
+Source: formats page, section 9.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.structs import (
+    DELIVERY_PROPERTIES,
+    MESSAGE_PROPERTIES,
+    MESSAGE_TRANSFER,
+    Reader,
+    encode_struct,
+    known_flags,
+    make_plan,
+)
+from formats.broker_records.amqp_1_0_messages import decode_sections
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.message_header import MessageHeader, UnknownStruct
+
+#: Bytes of the header size in front of every stored message.
+HEADER_SIZE_BYTES: Final = 4
+
+_FRAME: Final = struct.Struct(">BBHBBHI")
+_METHOD_SEGMENT: Final = 1
+_HEADER_SEGMENT: Final = 2
+_FIRST_SEGMENT, _LAST_SEGMENT, _WHOLE_SEGMENT = 0x08, 0x04, 0x03
+_TRANSFER: Final = 0x0401
+_TRACK: Final = 1
+
+# segment type, frame size; then class and code, the session header's length, (its sync bit), and the flags
+_read_method_frame: Final = struct.Struct(">xBH8xHBxH").unpack_from
+_METHOD_BYTES: Final = 18
+# segment type, frame size
+_read_frame: Final = struct.Struct(">xBH8x").unpack_from
+# size, then code and flags
+_read_struct_head: Final = struct.Struct(">II").unpack_from
+
+_STRUCTS: Final = {0x0401: DELIVERY_PROPERTIES, 0x0403: MESSAGE_PROPERTIES}
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
+
+# Where the readers put a field: its index in a MessageHeader. The types of the headers follow the headers.
+_PLACE_OF: Final = {name: place for place, name in enumerate(MessageHeader._fields)} | {
+    "application_headers": MessageHeader._fields.index("headers")
+}
+_EXCHANGE: Final = _PLACE_OF["exchange"]
+_DESTINATION: Final = _PLACE_OF["destination"]
+_HEADERS: Final = _PLACE_OF["headers"]
+_HEADER_TYPES: Final = _PLACE_OF["header_types"]
+_UNKNOWN_STRUCTS: Final = _PLACE_OF["unknown_structs"]
+
+# The fields of a MessageHeader in which nothing is present, but for the headers, which get dictionaries of their own.
+_BLANK_VALUES: Final[dict[str, Any]] = {
+    "protocol": "0-10",
+    "discard_unroutable": False,
+    "immediate": False,
+    "redelivered": False,
+    "unknown_structs": (),
+}
+_BLANK: Final = tuple(_BLANK_VALUES.get(name) for name in MessageHeader._fields)
+_new_tuple: Final = tuple.__new__
+
+
+# ---------------------------------------------------------------------------------------------- decoding
+
+
+def header_size(prefix: bytes) -> int:
+    """The bytes of the header of a stored message, whose content begins at 4 + that.
+
+    Args:
+        prefix: the first four bytes of the record's data, or more.
+
+    Raises:
+        BrokerRecordError: there are fewer than four.
+    """
+    if len(prefix) < HEADER_SIZE_BYTES:
+        raise BrokerRecordError(f"a message of {len(prefix)} bytes has no room for its header size", len(prefix))
+    return int.from_bytes(prefix[:HEADER_SIZE_BYTES], "big")
+
+
+def decode_message_header(header: bytes) -> MessageHeader:
+    """What the header of a stored message says.
+
+    Args:
+        header: the `header_size` bytes that follow the size.
+
+    Raises:
+        BrokerRecordError: it is neither a 0-10 nor a 1.0 header; the offset is within `header`.
+    """
+    if header[:4] == b"\0\0\0\0":
+        return decode_sections(header)
+    values = list(_BLANK)
+    offset = 0
+    try:
+        segment, end, command, session_bytes, flags = _read_method_frame(header)
+        if segment != _METHOD_SEGMENT or command != _TRANSFER or session_bytes != 1:
+            raise BrokerRecordError("the first frame is not a message.transfer")
+        offset = _METHOD_BYTES
+        for read in _plan_transfer(flags):
+            offset = read(values, header, offset)
+        if offset != end:
+            raise BrokerRecordError(f"message.transfer does not end with its frame of {end} bytes")
+        if end != len(header):
+            segment, size = _read_frame(header, offset)
+            end += size
+            if segment != _HEADER_SEGMENT or end != len(header):
+                raise BrokerRecordError(f"a frame of type {segment} and {size} bytes is not a header frame", offset)
+            _read_properties(values, header, offset + _FRAME.size)
+    except (IndexError, struct.error):
+        raise BrokerRecordError("the header ends within a field", len(header)) from None
+    except Amqp010Error as error:
+        raise BrokerRecordError(error.what, error.offset) from error
+    if values[_EXCHANGE] is None:
+        values[_EXCHANGE] = values[_DESTINATION] or ""
+    if values[_HEADERS] is None:
+        values[_HEADERS], values[_HEADER_TYPES] = {}, {}
+    return _new_tuple(MessageHeader, values)
+
+
+def _read_properties(values: list[Any], header: bytes, offset: int) -> None:
+    """The structs of the header frame, from `offset` to the header's end."""
+    header_end = len(header)
+    unknown: list[UnknownStruct] = []
+    while offset < header_end:
+        size, code_and_flags = _read_struct_head(header, offset)
+        end: int = offset + 4 + size
+        plan = _plan_struct(code_and_flags)
+        if size < 4 or end > header_end:
+            raise BrokerRecordError(f"a struct of {size} bytes does not fit the header frame", offset)
+        if plan is None:
+            unknown.append(UnknownStruct(code_and_flags >> 16, offset, 4 + size))
+            offset = end
+            continue
+        field_offset = offset + 8
+        for read in plan:
+            field_offset = read(values, header, field_offset)
+        if field_offset != end:
+            _check_struct_end(offset, code_and_flags, field_offset, end)
+        offset = end
+    if unknown:
+        values[_UNKNOWN_STRUCTS] = tuple(unknown)
+
+
+def _check_struct_end(offset: int, code_and_flags: int, field_offset: int, end: int) -> None:
+    """A struct whose known fields end elsewhere than its size says is right only with unknown ones after them."""
+    packed = _STRUCTS[code_and_flags >> 16]
+    unknown_flags = code_and_flags & 0xFFFF & ~known_flags(packed)
+    if field_offset > end or not unknown_flags:
+        raise BrokerRecordError(f"{packed.name} does not end where its size says", offset)
+
+
+@lru_cache(maxsize=8)
+def _plan_transfer(flags: int) -> tuple[Reader, ...]:
+    return make_plan(MESSAGE_TRANSFER, flags, _PLACE_OF)
+
+
+@lru_cache(maxsize=1024)
+def _plan_struct(code_and_flags: int) -> tuple[Reader, ...] | None:
+    """The readers for a struct with this code and these flags, None for a struct that is not known."""
+    packed = _STRUCTS.get(code_and_flags >> 16)
+    return None if packed is None else make_plan(packed, code_and_flags & 0xFFFF, _PLACE_OF)
+
+
+# ---------------------------------------------------------------------------------------------- encoding
+
+
+def encode_message(
+    content: bytes,
+    *,
+    destination: str | None = "",
+    delivery_properties: Mapping[str, Any] = _NO_FIELDS,
+    message_properties: Mapping[str, Any] = _NO_FIELDS,
+    channel: int = 0,
+    sync: bool = False,
+) -> bytes:
+    """The data of an enqueue record for a 0-10 message, as qpidd stores one that a client sent.
+
+    Args:
+        content: the message's body.
+        destination: of the transfer; the exchange has to be among the delivery properties as well, where the
+            broker puts it on receipt.
+        delivery_properties: field name (`structs.DELIVERY_PROPERTIES`) -> value.
+        message_properties: field name (`structs.MESSAGE_PROPERTIES`) -> value.
+        channel: that the message came in by.
+        sync: the transfer's sync bit.
+
+    Raises:
+        BrokerRecordError: a value does not fit its field, or the fields do not fit a frame.
+    """
+    try:
+        transfer = encode_struct(MESSAGE_TRANSFER, {"destination": destination})
+        structs = encode_struct(MESSAGE_PROPERTIES, message_properties) if message_properties else b""
+        structs += encode_struct(DELIVERY_PROPERTIES, delivery_properties) if delivery_properties else b""
+    except Amqp010Error as error:
+        raise BrokerRecordError(error.what) from error
+    method = _TRANSFER.to_bytes(2, "big") + bytes([1, sync]) + transfer
+    method_frame = _encode_frame(_FIRST_SEGMENT, _METHOD_SEGMENT, channel, method)
+    header_frame = _encode_frame(0 if content else _LAST_SEGMENT, _HEADER_SEGMENT, channel, structs)
+    size = len(method_frame) + len(header_frame)
+    return b"".join([size.to_bytes(HEADER_SIZE_BYTES, "big"), method_frame, header_frame, content])
+
+
+def _encode_frame(segment_flags: int, segment_type: int, channel: int, payload: bytes) -> bytes:
+    size = _FRAME.size + len(payload)
+    if size > 0xFFFF:
+        raise BrokerRecordError(f"{len(payload)} bytes do not fit a frame")
+    flags = segment_flags | _WHOLE_SEGMENT
+    return _FRAME.pack(flags, segment_type, size, 0, _TRACK, channel, 0) + payload

@@ -1,0 +1,346 @@
+"""The records of everything that is not a message: queues, exchanges, bindings, links, bridges, general objects.
+
+    queue       str8 name | map arguments | str8? alternate exchange | str8? owner | i8? auto-delete
+    exchange    str8 name | u8 durable | str8 type | map arguments | str8? alternate exchange | i8? auto-delete
+    binding     u64 queue id | str8 queue name | str8 binding key | map arguments
+    link.v2     str8 name | link's fields
+    link        str8 host | u16 port | str8 transport | u8 durable | str8 mechanism | str8 user | str8 password
+    bridge.v2   str8 name | str8 link name | bridge's fields
+    bridge      str8 link host | u16 link port | bridge's fields, which are
+                u8 durable | str8 source | str8 destination | str8 key | u8 source is queue | u8 source is local |
+                str8 tag | str8 excludes | u8 dynamic | u16 sync | u32 credit
+    others      str16 name | map properties
+
+The records from link.v2 on stand in one database and begin with their kind as a str8. Fields marked with ? are
+missing at the end of records that an old broker wrote. Names are str with surrogateescape. Decoding and
+encoding again gives the same bytes; a flag byte above 1 becomes 1, and `maps` says what else may differ.
+
+Source: formats page, sections 10.3 to 10.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap, encode_map, encode_value, read_map, read_value
+from formats.amqp_0_10.types import BY_NAME, encode_name
+from formats.broker_records.errors import BrokerRecordError
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A durable queue. `None` in a field stands for one that the record does not have."""
+
+    name: str
+    arguments: TypedMap = EMPTY_MAP
+    alternate_exchange: str | None = ""
+    owner: str | None = ""
+    auto_delete: bool | None = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A durable exchange. `None` in a field stands for one that the record does not have."""
+
+    name: str
+    durable: bool
+    type: str
+    arguments: TypedMap = EMPTY_MAP
+    alternate_exchange: str | None = ""
+    auto_delete: bool | None = False
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A binding of the exchange under whose id the record is kept."""
+
+    queue_id: int
+    queue_name: str
+    key: str
+    arguments: TypedMap = EMPTY_MAP
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link to another broker. `kind` is "link.v2", or "link" for an old record, which has no name (None)."""
+
+    kind: str
+    name: str | None
+    host: str
+    port: int
+    transport: str
+    durable: bool
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A route over a link. `kind` is "bridge.v2", or "bridge" for an old record.
+
+    A "bridge.v2" has `name` and `link_name`, an old one `link_host` and `link_port` instead; the others are None.
+    """
+
+    kind: str
+    name: str | None
+    link_name: str | None
+    link_host: str | None
+    link_port: int | None
+    durable: bool
+    source: str
+    destination: str
+    key: str
+    source_is_queue: bool
+    source_is_local: bool
+    tag: str
+    excludes: str
+    dynamic: bool
+    sync: int
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralObject:
+    """An object of any other kind: `domain`, `topic`, `QueuePolicy`, `TopicPolicy`, ..."""
+
+    kind: str
+    name: str
+    properties: TypedMap = EMPTY_MAP
+
+
+# ----------------------------------------------------------------------------------------------- tables
+
+
+class _Column(NamedTuple):
+    """A field of a record: attribute, type (an AMQP 0-10 one, or "flag"), and whether old records lack it."""
+
+    name: str
+    type_name: str
+    optional: bool = False
+
+
+_QUEUE: Final = (
+    _Column("name", "str8"),
+    _Column("arguments", "map"),
+    _Column("alternate_exchange", "str8", optional=True),
+    _Column("owner", "str8", optional=True),
+    _Column("auto_delete", "flag", optional=True),
+)
+
+_EXCHANGE: Final = (
+    _Column("name", "str8"),
+    _Column("durable", "flag"),
+    _Column("type", "str8"),
+    _Column("arguments", "map"),
+    _Column("alternate_exchange", "str8", optional=True),
+    _Column("auto_delete", "flag", optional=True),
+)
+
+_BINDING: Final = (
+    _Column("queue_id", "uint64"),
+    _Column("queue_name", "str8"),
+    _Column("key", "str8"),
+    _Column("arguments", "map"),
+)
+
+_OLD_LINK: Final = (
+    _Column("host", "str8"),
+    _Column("port", "uint16"),
+    _Column("transport", "str8"),
+    _Column("durable", "flag"),
+    _Column("mechanism", "str8"),
+    _Column("user", "str8"),
+    _Column("password", "str8"),
+)
+
+_BRIDGE_FIELDS: Final = (
+    _Column("durable", "flag"),
+    _Column("source", "str8"),
+    _Column("destination", "str8"),
+    _Column("key", "str8"),
+    _Column("source_is_queue", "flag"),
+    _Column("source_is_local", "flag"),
+    _Column("tag", "str8"),
+    _Column("excludes", "str8"),
+    _Column("dynamic", "flag"),
+    _Column("sync", "uint16"),
+    _Column("credit", "uint32"),
+)
+
+_GENERAL: Final = (_Column("name", "str16"), _Column("properties", "map"))
+
+_KIND: Final = _Column("kind", "str8")
+
+# Kind -> what it becomes, its columns, and the attributes that records of this kind do not have.
+_KINDS: Final[dict[str, tuple[type[Link] | type[Bridge], tuple[_Column, ...], tuple[str, ...]]]] = {
+    "link.v2": (Link, (_Column("name", "str8"), *_OLD_LINK), ()),
+    "link": (Link, _OLD_LINK, ("name",)),
+    "bridge.v2": (
+        Bridge,
+        (_Column("name", "str8"), _Column("link_name", "str8"), *_BRIDGE_FIELDS),
+        ("link_host", "link_port"),
+    ),
+    "bridge": (
+        Bridge,
+        (_Column("link_host", "str8"), _Column("link_port", "uint16"), *_BRIDGE_FIELDS),
+        ("name", "link_name"),
+    ),
+}
+
+
+# --------------------------------------------------------------------------------------------- decoding
+
+
+def decode_queue(record: bytes) -> Queue:
+    """A queue's record.
+
+    Raises:
+        BrokerRecordError: the bytes are not one whole record of a queue.
+    """
+    return Queue(**_decode("queue", _QUEUE, record))
+
+
+def decode_exchange(record: bytes) -> Exchange:
+    """An exchange's record.
+
+    Raises:
+        BrokerRecordError: the bytes are not one whole record of an exchange.
+    """
+    return Exchange(**_decode("exchange", _EXCHANGE, record))
+
+
+def decode_binding(record: bytes) -> Binding:
+    """A binding's record.
+
+    Raises:
+        BrokerRecordError: the bytes are not one whole record of a binding.
+    """
+    return Binding(**_decode("binding", _BINDING, record))
+
+
+def decode_general(record: bytes) -> Link | Bridge | GeneralObject:
+    """A record of the general database, by the kind it begins with.
+
+    Raises:
+        BrokerRecordError: the bytes are not one whole record of their kind.
+    """
+    kind, offset = _read_column(_KIND, record, 0)
+    if kind not in _KINDS:
+        return GeneralObject(kind=kind, **_decode(kind, _GENERAL, record, offset))
+    make, columns, absent = _KINDS[kind]
+    values = _decode(kind, columns, record, offset)
+    values.update(dict.fromkeys(absent))
+    return make(kind=kind, **values)
+
+
+def _decode(what: str, columns: tuple[_Column, ...], record: bytes, offset: int = 0) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for column in columns:
+        if column.optional and offset == len(record):
+            values[column.name] = None
+            continue
+        values[column.name], offset = _read_column(column, record, offset)
+    if offset != len(record):
+        raise BrokerRecordError(f"{len(record) - offset} bytes follow the record of a {what!r}", offset)
+    return values
+
+
+def _read_column(column: _Column, record: bytes, offset: int) -> tuple[Any, int]:
+    try:
+        return _READERS[column.type_name](record, offset)
+    except Amqp010Error as error:
+        raise BrokerRecordError(f"{column.name}: {error.what}", error.offset) from error
+
+
+def _number_reader(type_name: str) -> Callable[[bytes, int], tuple[Any, int]]:
+    wire_type = BY_NAME[type_name]
+    return lambda record, offset: read_value(wire_type, record, offset, len(record))
+
+
+def _name_reader(type_name: str) -> Callable[[bytes, int], tuple[Any, int]]:
+    """Reads the same bytes as `type_name`, as text whether or not they are UTF-8."""
+    wire_type = BY_NAME[type_name.replace("str", "vbin")]
+
+    def read_name(record: bytes, offset: int) -> tuple[Any, int]:
+        raw, end = read_value(wire_type, record, offset, len(record))
+        return raw.decode("utf-8", "surrogateescape"), end
+
+    return read_name
+
+
+_READERS: Final[dict[str, Callable[[bytes, int], tuple[Any, int]]]] = {
+    "str8": _name_reader("str8"),
+    "str16": _name_reader("str16"),
+    "flag": _number_reader("boolean"),
+    "uint16": _number_reader("uint16"),
+    "uint32": _number_reader("uint32"),
+    "uint64": _number_reader("uint64"),
+    "map": lambda record, offset: read_map(record, offset, len(record)),
+}
+
+
+# --------------------------------------------------------------------------------------------- encoding
+
+
+def encode_queue(queue: Queue) -> bytes:
+    """The record of a queue.
+
+    Raises:
+        BrokerRecordError: a value does not fit its field, or a field follows one that is absent.
+    """
+    return _encode(_QUEUE, queue)
+
+
+def encode_exchange(exchange: Exchange) -> bytes:
+    """The record of an exchange. Raises as `encode_queue` does."""
+    return _encode(_EXCHANGE, exchange)
+
+
+def encode_binding(binding: Binding) -> bytes:
+    """The record of a binding. Raises as `encode_queue` does."""
+    return _encode(_BINDING, binding)
+
+
+def encode_general(record: Link | Bridge | GeneralObject) -> bytes:
+    """A record of the general database, its kind first. Raises as `encode_queue` does."""
+    if isinstance(record, GeneralObject):
+        if record.kind in _KINDS:
+            raise BrokerRecordError(f"a {record.kind} is no general object")
+        return _encode((_KIND, *_GENERAL), record)
+    make, columns, absent = _KINDS.get(record.kind, (None, (), ()))
+    if make is not type(record):
+        raise BrokerRecordError(f"{record.kind} is no kind of {type(record).__name__}")
+    for name in absent:
+        if getattr(record, name) is not None:
+            raise BrokerRecordError(f"a {record.kind} has no {name}")
+    return _encode((_KIND, *columns), record)
+
+
+def _encode(columns: tuple[_Column, ...], record: object) -> bytes:
+    parts: list[bytes] = []
+    absent = ""
+    for column in columns:
+        value = getattr(record, column.name)
+        if value is None and column.optional:
+            absent = absent or column.name
+            continue
+        if absent:
+            raise BrokerRecordError(f"{column.name} cannot follow {absent}, which is absent")
+        parts.append(_write_column(column, value))
+    return b"".join(parts)
+
+
+def _write_column(column: _Column, value: Any) -> bytes:
+    try:
+        if column.type_name == "map":
+            return encode_map(value)
+        wire_type = BY_NAME["boolean" if column.type_name == "flag" else column.type_name]
+        if isinstance(value, str):
+            value = encode_name(value)
+        return encode_value(wire_type, value)
+    except Amqp010Error as error:
+        raise BrokerRecordError(f"{column.name}: {error.what}") from error

@@ -1,0 +1,100 @@
+r"""Transaction ids as they stand in records.
+
+    distributed    06 04 | 07 00 | u32 format | vbin8 global-id | vbin8 branch-id, big endian: the 0-10 struct
+                   xid without its size, all three fields present
+    local          u64 counter, little endian (the broker's own order on x86) | 16 bytes UUID of the process
+
+Anything else is opaque: a broker of another kind may have written it, and every xid has to be shown.
+
+Source: formats page, section 8.1.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Final, Literal, NamedTuple
+
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.plain import plain_uuid
+from formats.amqp_0_10.structs import XID, encode_struct, known_flags
+from formats.broker_records.errors import BrokerRecordError
+
+#: Code, flags and format of a distributed transaction's id.
+_DTX_HEAD: Final = struct.Struct(">HHI")
+#: Counter and UUID of a local transaction's id.
+_LOCAL: Final = struct.Struct("<Q16s")
+
+
+class Xid(NamedTuple):
+    """A transaction id.
+
+    Attributes:
+        kind: "dtx" (distributed), "local" or "opaque".
+        raw: its bytes as they stand in records.
+        format, global_id, branch_id: of a distributed transaction, else None.
+        counter: of a local transaction, else None.
+        uuid: canonical text of the process that ran a local transaction, else None.
+    """
+
+    kind: Literal["dtx", "local", "opaque"]
+    raw: bytes
+    format: int | None = None
+    global_id: bytes | None = None
+    branch_id: bytes | None = None
+    counter: int | None = None
+    uuid: str | None = None
+
+
+def decode_xid(xid: bytes) -> Xid:
+    """What a transaction id says. Never raises: bytes that follow neither form are "opaque".
+
+    Bytes that follow both forms are taken as a distributed id; of local ones only that with counter 459,782
+    and a fitting UUID can be mistaken for one.
+    """
+    distributed = _decode_dtx(xid)
+    if distributed is not None:
+        return distributed
+    if len(xid) == _LOCAL.size:
+        counter, process = _LOCAL.unpack(xid)
+        return Xid("local", xid, counter=counter, uuid=plain_uuid(process))
+    return Xid("opaque", xid)
+
+
+def _decode_dtx(xid: bytes) -> Xid | None:
+    if len(xid) < _DTX_HEAD.size + 2:
+        return None
+    code, flags, format_code = _DTX_HEAD.unpack_from(xid)
+    if code != XID.code or flags != known_flags(XID):
+        return None
+    global_start = _DTX_HEAD.size + 1
+    global_end = global_start + xid[global_start - 1]
+    branch_start = global_end + 1
+    if branch_start > len(xid) or branch_start + xid[global_end] != len(xid):
+        return None
+    return Xid("dtx", xid, format_code, xid[global_start:global_end], xid[branch_start:])
+
+
+def encode_dtx_xid(format_code: int, global_id: bytes, branch_id: bytes) -> bytes:
+    """The id of a distributed transaction as it stands in records.
+
+    Raises:
+        BrokerRecordError: the format is no u32, or an id is longer than 255 bytes.
+    """
+    fields = {"format": format_code, "global_id": global_id, "branch_id": branch_id}
+    try:
+        return encode_struct(XID, fields)[XID.size_width :]
+    except Amqp010Error as error:
+        raise BrokerRecordError(error.what) from error
+
+
+def encode_local_xid(counter: int, process: uuid.UUID) -> bytes:
+    """The id of a local transaction: the broker's counter, and the UUID it made at its start.
+
+    Raises:
+        BrokerRecordError: the counter is no u64.
+    """
+    try:
+        return _LOCAL.pack(counter, process.bytes)
+    except struct.error:
+        raise BrokerRecordError(f"{counter} is no counter of 64 bits") from None

@@ -1,0 +1,146 @@
+"""The file `rhm/STORE`: which format the store beside it has, whose it is, and whether it was closed cleanly.
+
+It is one JSON object as text, keys sorted, indented by two spaces, with a newline at the end, at most 4096 bytes. There
+is exactly one way to write a given content, and anything else is refused:
+
+    key               value
+    ----------------  ------------------------------------------------------------------------------------------
+    clean_close       true: closed, and nothing was written since. false: in use, or it was when its broker died
+    crc32c            8 hexadecimal digits: CRC-32C of the text of the same object without this key
+    format            "qstore"
+    marked_at         when `clean_close` was set, UTC, as 2031-05-09T17:04:33.000250Z
+    software_version  version of the software that set it: 1 to 64 of A-Z a-z 0-9 . + - _
+    store_id          UUID of the store, lower case; the catalogue holds the same
+    version           2
+
+Later versions keep `format` and `version`, so that software of this one can name what it refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from formats.checksum import extend_crc32c
+from formats.errors import FormatError
+
+FORMAT = "qstore"
+"""The value of `format`."""
+
+VERSION = 2
+"""The value of `version`."""
+
+MAX_SIZE = 4096
+"""The longest STORE file, in bytes."""
+
+_SOFTWARE_VERSION = re.compile(r"[A-Za-z0-9.+_-]{1,64}", re.ASCII)
+_KEYS = frozenset(
+    ("clean_close", "crc32c", "format", "marked_at", "software_version", "store_id", "version"),
+)
+
+
+class StoreFileError(FormatError):
+    """The content of a STORE file that is not as this page says."""
+
+    format_name = "STORE file"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """What a STORE file says.
+
+    Attributes:
+        store_id: the store's own name; the catalogue holds the same.
+        clean_close: whether the store was closed, and not merely left.
+        marked_at: when `clean_close` was set: an aware time, kept to the microsecond.
+        software_version: version of the software that set it.
+    """
+
+    store_id: UUID
+    clean_close: bool
+    marked_at: datetime
+    software_version: str
+
+
+def encode(content: StoreFile) -> bytes:
+    """The file that says `content`. Raises ValueError for a time without zone or a malformed software version."""
+    if content.marked_at.tzinfo is None:
+        raise ValueError(f"the time {content.marked_at} has no zone")
+    if not _SOFTWARE_VERSION.fullmatch(content.software_version):
+        raise ValueError(f"a software version cannot be {content.software_version!r}")
+    marked_at = content.marked_at.astimezone(UTC).replace(tzinfo=None)
+    fields: dict[str, Any] = {
+        "clean_close": content.clean_close,
+        "format": FORMAT,
+        "marked_at": marked_at.isoformat(timespec="microseconds") + "Z",
+        "software_version": content.software_version,
+        "store_id": str(content.store_id),
+        "version": VERSION,
+    }
+    checksum = extend_crc32c(0, _text(fields))
+    return _text(fields | {"crc32c": f"{checksum:08x}"})
+
+
+def decode(data: bytes) -> StoreFile:
+    """What the file `data` says. Raises StoreFileError."""
+    if len(data) > MAX_SIZE:
+        raise StoreFileError(f"{len(data)} bytes are over the limit of {MAX_SIZE}", MAX_SIZE)
+    fields = _object(data)
+    if fields.get("format") != FORMAT:
+        raise StoreFileError(f"the format is {_shown(fields.get('format'))} and not {FORMAT!r}")
+    version = fields.get("version")
+    if type(version) is not int or version != VERSION:
+        raise StoreFileError(
+            f"store format version {_shown(version)} is not known; this software reads version {VERSION}"
+        )
+    if fields.keys() != _KEYS:
+        raise StoreFileError(
+            f"these keys are missing or should not be there: {_shown(', '.join(sorted(fields.keys() ^ _KEYS)))}"
+        )
+    content = _content(fields)
+    if fields["crc32c"] != orjson.loads(encode(content))["crc32c"]:
+        raise StoreFileError("the checksum does not match: the file was damaged or edited")
+    if encode(content) != data:
+        raise StoreFileError("not written the one way a STORE file is written")
+    return content
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise StoreFileError(f"not JSON: {error.msg}", error.pos) from None
+    if not isinstance(fields, dict):
+        raise StoreFileError("not a JSON object")
+    return fields
+
+
+def _content(fields: dict[str, Any]) -> StoreFile:
+    for key, kind in (("clean_close", bool), ("marked_at", str), ("software_version", str), ("store_id", str)):
+        if type(fields[key]) is not kind:
+            raise StoreFileError(f"{key} is {_shown(fields[key])} and not a {kind.__name__}")
+    if not _SOFTWARE_VERSION.fullmatch(fields["software_version"]):
+        raise StoreFileError(f"software_version cannot be {_shown(fields['software_version'])}")
+    try:
+        store_id = UUID(fields["store_id"])
+        marked_at = datetime.fromisoformat(fields["marked_at"])
+    except ValueError as error:
+        raise StoreFileError(f"store_id or marked_at is malformed: {_shown(str(error))}") from None
+    if marked_at.tzinfo is not UTC:
+        raise StoreFileError(f"marked_at is not UTC: {_shown(fields['marked_at'])}")
+    return StoreFile(store_id, fields["clean_close"], marked_at, fields["software_version"])
+
+
+def _text(fields: dict[str, Any]) -> bytes:
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _shown(value: Any) -> str:
+    """`value` in an error: escaped and short; of what is nested, only what it is."""
+    text = ascii(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."

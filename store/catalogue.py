@@ -1,0 +1,298 @@
+"""The catalogue: the queues, exchanges, bindings and general objects that survive a restart.
+
+`formats.catalogue` says how entries look in the map; here is what may be done with them. Reading goes on past damage:
+an entry that cannot be decoded is left out and kept in `damage`, and all others are read. Writing does not: each
+change is one atomic, synced batch, and a catalogue whose numbering is damaged takes none, because an id or a record id
+that is given out twice would mix up two queues.
+
+The batches:
+
+    change           in one batch
+    ---------------  ----------------------------------------------------------------------------
+    create           meta, an empty census
+    create_queue     the queue, the queues' next id, the census
+    create_exchange  likewise
+    create_binding   likewise
+    create_general   likewise
+    delete_queue     the queue and every binding to it, the census
+    delete_exchange  the exchange and every binding of it, the census
+    delete_binding   the binding, the census
+    delete_general   the object, the census
+    reserve_rids     the new high-water mark of record ids, the census
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar, cast
+from uuid import UUID
+
+from formats.catalogue import (
+    FORMAT_VERSION,
+    NUMBERED_KINDS,
+    RID_BLOCK,
+    BindingEntry,
+    CatalogueFormatError,
+    Census,
+    Entry,
+    ExchangeEntry,
+    GeneralEntry,
+    Kind,
+    Meta,
+    NextId,
+    QueueEntry,
+    RidReservation,
+    bindings_prefix,
+    decode,
+    encode,
+    kind_of,
+)
+from store.key_value import CatalogueError, KeyValue
+
+_Numbered = TypeVar("_Numbered", QueueEntry, ExchangeEntry, BindingEntry, GeneralEntry)
+
+
+class CatalogueDamage(NamedTuple):
+    """One thing that is wrong: the key in hexadecimal, empty where it is not one key's, and a line that says what."""
+
+    key: str
+    what: str
+
+
+class Catalogue:
+    """A catalogue on a key-value map. Every method raises CatalogueError when the map cannot be read or written.
+
+    Attributes:
+        damage: what was found wrong so far, in the order in which it was found, each thing once.
+    """
+
+    __slots__ = ("_damage", "_key_value", "_taken")
+
+    def __init__(self, key_value: KeyValue) -> None:
+        """Sit on `key_value`, which the caller closes. Nothing is read yet."""
+        self._key_value = key_value
+        self._damage = dict.fromkeys(CatalogueDamage("", what) for what in key_value.damage)
+        self._taken: dict[Kind, int] = {}
+
+    @classmethod
+    def create(cls, key_value: KeyValue, store_id: UUID) -> Catalogue:
+        """Write an empty catalogue. Raises CatalogueError where the map is not empty."""
+        if next(key_value.items(b""), None) is not None:
+            raise CatalogueError("a catalogue cannot be created here: there is something already")
+        key_value.write(dict((encode(Meta(FORMAT_VERSION, store_id)), encode(Census(1, 0, 0, 0, 0)))))
+        return cls(key_value)
+
+    # Reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def damage(self) -> list[CatalogueDamage]:
+        """What was found wrong so far, in the order in which it was found, each thing once."""
+        return list(self._damage)
+
+    def meta(self) -> Meta | None:
+        """Whose catalogue this is; None, and damage, where that is missing or unreadable."""
+        entry = cast(Meta | None, self._one(Kind.META.prefix))
+        if entry is None:
+            self._found("", "there is no readable meta entry: this is no catalogue, or a damaged one")
+        return entry
+
+    def queues(self) -> Iterator[QueueEntry]:
+        """The queues, by id."""
+        return cast(Iterator[QueueEntry], self._all(Kind.QUEUE.prefix))
+
+    def exchanges(self) -> Iterator[ExchangeEntry]:
+        """The exchanges, by id."""
+        return cast(Iterator[ExchangeEntry], self._all(Kind.EXCHANGE.prefix))
+
+    def bindings(self) -> Iterator[BindingEntry]:
+        """The bindings, by exchange id, queue id and order of creation."""
+        return cast(Iterator[BindingEntry], self._all(Kind.BINDING.prefix))
+
+    def general(self) -> Iterator[GeneralEntry]:
+        """The general objects, by id."""
+        return cast(Iterator[GeneralEntry], self._all(Kind.GENERAL.prefix))
+
+    def rid_high_water(self) -> int:
+        """The first record id that is not reserved: 0 in a new catalogue. Raises CatalogueError when unreadable."""
+        entry = cast(RidReservation | None, self._sound(Kind.RIDS.prefix))
+        return 0 if entry is None else entry.high_water
+
+    def check(self) -> list[CatalogueDamage]:
+        """Read everything, hold it against itself, and return `damage`.
+
+        Beside what cannot be decoded this finds keys of unknown kinds, a missing meta entry, entries that the census
+        counts and the map lost, bindings without their queue or exchange, and two queues with one journal.
+        """
+        self.meta()
+        counted: Counter[Kind] = Counter()
+        for key, _ in self._key_value.items(b""):
+            try:
+                counted[kind_of(key)] += 1
+            except CatalogueFormatError as error:
+                self._found(key.hex(), str(error))
+        self._check_census(counted)
+        self._check_references()
+        return self.damage
+
+    def _check_census(self, counted: Counter[Kind]) -> None:
+        census = cast(Census | None, self._one(Kind.CENSUS.prefix))
+        if census is None:
+            self._found("", "there is no readable census: entries may be missing")
+            return
+        for kind, expected in zip(NUMBERED_KINDS, census[1:], strict=True):
+            if counted[kind] != expected:
+                what = (
+                    f"the census counts {expected} entries of the kind {kind.name.lower()}, there are {counted[kind]}"
+                )
+                self._found("", what)
+
+    def _check_references(self) -> None:
+        # A key is enough for an entry to be there: one with a damaged value is damage of its own, and only once.
+        queues = {int.from_bytes(key[1:]) for key, _ in self._key_value.items(Kind.QUEUE.prefix)}
+        exchanges = {int.from_bytes(key[1:]) for key, _ in self._key_value.items(Kind.EXCHANGE.prefix)}
+        journals: dict[int, int] = {}
+        for queue in self.queues():
+            other = journals.setdefault(queue.journal_id, queue.queue_id)
+            if other != queue.queue_id:
+                self._found(
+                    encode(queue)[0].hex(),
+                    f"queue {queue.queue_id} has journal {queue.journal_id}, as has queue {other}",
+                )
+        for binding in self.bindings():
+            for kind, number, known in (
+                ("queue", binding.queue_id, queues),
+                ("exchange", binding.exchange_id, exchanges),
+            ):
+                if number not in known:
+                    self._found(encode(binding)[0].hex(), f"a binding names {kind} {number}, which does not exist")
+
+    def _all(self, prefix: bytes) -> Iterator[Entry]:
+        for key, value in self._key_value.items(prefix):
+            try:
+                yield decode(key, value)
+            except CatalogueFormatError as error:
+                self._found(key.hex(), str(error))
+
+    def _one(self, key: bytes) -> Entry | None:
+        value = self._key_value.get(key)
+        if value is None:
+            return None
+        try:
+            return decode(key, value)
+        except CatalogueFormatError as error:
+            self._found(key.hex(), str(error))
+            return None
+
+    def _found(self, key: str, what: str) -> None:
+        self._damage[CatalogueDamage(key, what)] = None
+
+    # Writing ---------------------------------------------------------------------------------------------------
+
+    def take_id(self, kind: Kind) -> int:
+        """The next id for an entry of `kind`, which is one of `NUMBERED_KINDS`.
+
+        It is this process's at once, and used up for good when an entry with it is created: what is built on disk
+        before that (a queue's journal) and lost to a crash is an orphan whose number may come up again.
+        """
+        key, _ = encode(NextId(kind, 1))
+        stored = cast(NextId | None, self._sound(key))
+        number = max(self._taken.get(kind, 0) + 1, 1 if stored is None else stored.next_id)
+        self._taken[kind] = number
+        return number
+
+    def create_queue(self, queue: QueueEntry) -> None:
+        """Add `queue`, whose id and journal id were taken from the queues' sequence."""
+        self._create(Kind.QUEUE, queue, max(queue.queue_id, queue.journal_id))
+
+    def create_exchange(self, exchange: ExchangeEntry) -> None:
+        """Add `exchange`, whose id was taken."""
+        self._create(Kind.EXCHANGE, exchange, exchange.exchange_id)
+
+    def create_binding(self, binding: BindingEntry) -> None:
+        """Add `binding`, whose sequence was taken. Raises CatalogueError where its queue or exchange is unknown."""
+        for end in (QueueEntry(binding.queue_id, 1, 0, b""), ExchangeEntry(binding.exchange_id, b"")):
+            key, _ = encode(end)
+            if self._key_value.get(key) is None:
+                raise CatalogueError(f"a binding cannot be created: there is no {_described(key)}")
+        self._create(Kind.BINDING, binding, binding.sequence)
+
+    def create_general(self, general: GeneralEntry) -> None:
+        """Add `general`, whose id was taken."""
+        self._create(Kind.GENERAL, general, general.general_id)
+
+    def delete_queue(self, queue_id: int) -> None:
+        """Delete the queue and, in the same batch, every binding to it."""
+        bindings = (key for key, _ in self._key_value.items(Kind.BINDING.prefix) if _bound_queue(key) == queue_id)
+        self._delete(Kind.QUEUE, encode(QueueEntry(queue_id, 1, 0, b""))[0], bindings)
+
+    def delete_exchange(self, exchange_id: int) -> None:
+        """Delete the exchange and, in the same batch, every binding of it."""
+        bindings = (key for key, _ in self._key_value.items(bindings_prefix(exchange_id)))
+        self._delete(Kind.EXCHANGE, encode(ExchangeEntry(exchange_id, b""))[0], bindings)
+
+    def delete_binding(self, binding: BindingEntry) -> None:
+        """Delete the one binding with these ids and this sequence."""
+        self._delete(Kind.BINDING, encode(binding)[0])
+
+    def delete_general(self, general_id: int) -> None:
+        """Delete one general object."""
+        self._delete(Kind.GENERAL, encode(GeneralEntry(general_id, b""))[0])
+
+    def reserve_rids(self) -> range:
+        """Reserve the next block of `RID_BLOCK` record ids, for good, and return it. 0 is no record id: skip it."""
+        start = self.rid_high_water()
+        block = range(start, start + RID_BLOCK)
+        self._commit([RidReservation(block.stop)])
+        return block
+
+    def _create(self, kind: Kind, entry: _Numbered, highest_id: int) -> None:
+        key, _ = encode(entry)
+        if self._key_value.get(key) is not None:
+            raise CatalogueError(f"cannot be created: there is a {_described(key)} already")
+        next_key, _ = encode(NextId(kind, 1))
+        stored = cast(NextId | None, self._sound(next_key))
+        next_id = max(highest_id + 1, 1 if stored is None else stored.next_id)
+        self._commit([entry, NextId(kind, next_id)], counts={kind: 1})
+
+    def _delete(self, kind: Kind, key: bytes, bindings: Iterable[bytes] = ()) -> None:
+        if self._key_value.get(key) is None:
+            raise CatalogueError(f"cannot be deleted: there is no {_described(key)}")
+        with_it = list(bindings)
+        counts = Counter({kind: -1})
+        counts[Kind.BINDING] -= len(with_it)
+        self._commit([], [key, *with_it], counts)
+
+    def _commit(
+        self, puts: Iterable[Entry], deletes: Iterable[bytes] = (), counts: dict[Kind, int] | None = None
+    ) -> None:
+        """Write one batch, with the census moved on by `counts`."""
+        census = cast(Census | None, self._sound(Kind.CENSUS.prefix))
+        if census is None:
+            raise CatalogueError("the catalogue takes no change: its census is missing")
+        moved = [old + (counts or {}).get(kind, 0) for kind, old in zip(NUMBERED_KINDS, census[1:], strict=True)]
+        changes: dict[bytes, bytes | None] = dict.fromkeys(deletes)
+        try:
+            changes.update(map(encode, (*puts, Census(census.batch + 1, *moved))))
+        except ValueError as error:  # numbers that only a forged or damaged catalogue can come to
+            raise CatalogueError(f"the catalogue takes no change: {error}") from error
+        self._key_value.write(changes)
+
+    def _sound(self, key: bytes) -> Entry | None:
+        """The entry at `key`, None where there is none. Raises CatalogueError where it is damaged."""
+        value = self._key_value.get(key)
+        try:
+            return None if value is None else decode(key, value)
+        except CatalogueFormatError as error:
+            raise CatalogueError(f"the catalogue's entry {key.hex()} is damaged: {error}") from error
+
+
+def _bound_queue(key: bytes) -> int:
+    """The queue id in a binding's key."""
+    return int.from_bytes(key[9:17])
+
+
+def _described(key: bytes) -> str:
+    kind = Kind(key[0])
+    numbers = ".".join(str(int.from_bytes(key[at : at + 8])) for at in range(1, len(key), 8))
+    return f"{kind.name.lower()} {numbers}"

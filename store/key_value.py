@@ -1,0 +1,272 @@
+"""The ordered map under the catalogue, and RocksDB as one.
+
+A `KeyValue` maps bytes to bytes in key order and is changed by batches, each atomic and on the disk when `write`
+returns. The catalogue needs no more, so tests can hand in a map in memory or one on a simulated disk; one contract
+test holds for all of them.
+
+`open_copy` reads a database that belongs to somebody else and never writes to it. rocksdict writes its configuration
+even where it opens read-only, and RocksDB its log, so a private directory is opened in place of the real one:
+
+    file              in the private directory   why
+    ----------------  -------------------------  -------------------------------------------------------------------
+    CURRENT           copy                       small, and replaced by name
+    MANIFEST-NNNNNN   copy                       grows while a broker runs; the copy stays as it was
+    NNNNNN.log        copy                       the write-ahead log: batches that are synced and not yet in a table
+    NNNNNN.sst        symbolic link              can be large; written once and never changed, nor removed by a
+                                                 database that is open read-only. A hard link would not cross file
+                                                 systems, and would write to the source's inode
+    all others        left out                   logs, locks and options: not needed to read, or written at every open
+
+What RocksDB alone would keep quiet about, `damage` says: a write-ahead log that is damaged before its end (opened up
+to the damage) and a manifest that ends in the middle of a record (later tables may be missing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from rocksdict import AccessType, DbClosedError, DBRecoveryMode, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+
+
+class CatalogueError(Exception):
+    """A catalogue that cannot be read or changed. The text is one line, with the path where there is one."""
+
+
+class KeyValue(Protocol):
+    """An ordered map from bytes to bytes. Every method but `close` raises CatalogueError when it cannot be done."""
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What was found damaged, and read past, when the map was opened: one line each."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value at `key`, None where there is none."""
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys that start with `prefix`, with their values, in key order, as they are at the time of this call."""
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Set each key to its value, or delete it where that is None: all or nothing, on the disk at return."""
+
+    def close(self) -> None:
+        """Let the map go. Closing twice is allowed; nothing else is after it."""
+
+
+class RocksKeyValue:
+    """A RocksDB database as a `KeyValue`: `open` for one's own, `open_copy` for anybody's."""
+
+    __slots__ = ("_damage", "_database", "_directory", "_private", "_synced")
+
+    def __init__(
+        self, database: Rdict, directory: Path, private: Path | None = None, damage: tuple[str, ...] = ()
+    ) -> None:
+        """Take over `database`, which is called `directory` in errors; `private` is removed at close."""
+        self._database = database
+        self._directory = directory
+        self._private = private
+        self._damage = damage
+        self._synced = WriteOptions()
+        self._synced.sync = True
+
+    @classmethod
+    def open(cls, directory: Path, *, create: bool = False) -> RocksKeyValue:
+        """Open the database in `directory` to read and write, or make a new one there.
+
+        Raises:
+            CatalogueError: RocksDB cannot open it, another process has it open, or with `create` there is one.
+        """
+        options = _options(DBRecoveryMode.tolerate_corrupted_tail_records())
+        options.create_if_missing(create)
+        options.set_error_if_exists(create)
+        if not create and not (directory / "CURRENT").is_file():
+            raise CatalogueError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+        try:
+            return cls(Rdict(str(directory), options, access_type=AccessType.read_write()), directory)
+        except Exception as error:
+            raise CatalogueError(f"{directory}: RocksDB cannot open it: {_line(error)}") from error
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What was found damaged, and read past, when the database was opened: one line each."""
+        return self._damage
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value at `key`, None where there is none."""
+        try:
+            value: bytes | None = self._database.get(key)
+        except Exception as error:
+            raise self._failed("read", error) from error
+        return value
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys that start with `prefix`, with their values, in key order, as they are at the time of this call."""
+        try:
+            cursor = self._database.iter()
+        except Exception as error:
+            raise self._failed("read", error) from error
+        return self._walk(cursor, prefix)
+
+    def _walk(self, cursor: RdictIter, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            cursor.seek(prefix)
+            while cursor.valid():
+                key: bytes = cursor.key()
+                if not key.startswith(prefix):
+                    return
+                yield key, cursor.value()
+                cursor.next()
+            # A cursor that meets a damaged block turns invalid, as at the end; only its status tells the two apart.
+            cursor.status()
+        except Exception as error:
+            raise self._failed("read", error) from error
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Set each key to its value, or delete it where that is None: all or nothing, on the disk at return."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in changes.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._database.write(batch, self._synced)
+        except Exception as error:
+            raise self._failed("write", error) from error
+
+    def close(self) -> None:
+        """Close the database; remove the private copy where it is one. Closing twice is allowed."""
+        with contextlib.suppress(DbClosedError):
+            self._database.close()
+        if self._private is not None:
+            shutil.rmtree(self._private, ignore_errors=True)
+
+    def _failed(self, deed: str, error: Exception) -> CatalogueError:
+        text = _line(error)
+        if self._private is not None:
+            text = text.replace(str(self._private), str(self._directory))
+        return CatalogueError(f"{self._directory}: RocksDB cannot {deed}: {text}")
+
+
+def open_copy(directory: Path) -> RocksKeyValue:
+    """Open the database in `directory` to read, without writing to it: see the table above.
+
+    The private directory is made where the system keeps temporary files, with mode 0700, and removed at close.
+
+    Raises:
+        CatalogueError: there is no database, it cannot be read, or RocksDB cannot open it.
+    """
+    try:
+        private = Path(tempfile.mkdtemp(prefix="qstore-catalogue-"))
+    except OSError as error:
+        raise CatalogueError(f"{directory}: no private copy can be made: {error}") from error
+    try:
+        damage = _copy(directory, private)
+        database = _open_read_only(private, damage)
+    except BaseException as error:
+        shutil.rmtree(private, ignore_errors=True)
+        if isinstance(error, CatalogueError) or not isinstance(error, Exception):
+            raise
+        text = _line(error).replace(str(private), str(directory))
+        raise CatalogueError(f"{directory}: RocksDB cannot open it: {text}") from error
+    return RocksKeyValue(database, directory, private, tuple(damage))
+
+
+def _open_read_only(private: Path, damage: list[str]) -> Rdict:
+    """Open strictly, or else up to the damage in the write-ahead log, which goes to `damage`."""
+    read_only = AccessType.read_only(error_if_log_file_exist=False)
+    try:
+        return Rdict(str(private), _options(DBRecoveryMode.tolerate_corrupted_tail_records()), access_type=read_only)
+    except Exception as error:
+        lenient = Rdict(str(private), _options(DBRecoveryMode.point_in_time()), access_type=read_only)
+        damage.append(f"write-ahead log: {_line(error)}; changes from there on are missing")
+        return lenient
+
+
+def _options(wal_mode: DBRecoveryMode) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(False)
+    options.set_paranoid_checks(True)
+    options.set_wal_recovery_mode(wal_mode)
+    return options
+
+
+def _line(error: Exception) -> str:
+    """RocksDB's message, which can be several lines, as one."""
+    return " ".join(str(error).split())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+
+_COPIED = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.log", re.ASCII)
+_LINKED = re.compile(r"\d+\.sst", re.ASCII)
+
+
+def _copy(directory: Path, private: Path) -> list[str]:
+    """Fill `private` as the table says, and say what is wrong with the manifest."""
+    damage = []
+    try:
+        source = directory.resolve(strict=True)
+        names = sorted(entry.name for entry in source.iterdir())
+        if "CURRENT" not in names:
+            raise CatalogueError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+        for name in names:
+            if _LINKED.fullmatch(name):
+                _check_regular(source / name, (source / name).stat())
+                (private / name).symlink_to(source / name)
+            elif _COPIED.fullmatch(name):
+                _copy_file(source / name, private / name)
+        with (private / "CURRENT").open("rb") as file:
+            current = file.read(64).decode("ascii", "replace").strip()
+        if _COPIED.fullmatch(current) and current in names and not _ends_whole(private / current):
+            damage.append(f"{current}: ends in the middle of a record; tables written later may be missing")
+    except OSError as error:
+        raise CatalogueError(f"{directory}: cannot be copied to read it: {error}") from error
+    return damage
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    # O_NONBLOCK: a FIFO in a hostile tree must be refused, and not waited for.
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as reader:
+        _check_regular(source, os.fstat(descriptor))
+        with target.open("xb") as writer:
+            shutil.copyfileobj(reader, writer)
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"not a regular file: {path}")
+
+
+# The framing of RocksDB's manifest and write-ahead log ("Write Ahead Log File Format" in its wiki): blocks of 32 KiB
+# hold fragments of u32 CRC, u16 length, u8 type, data; what is left of a block below 7 bytes is zeros. A record is
+# one fragment of type 1 (full), or first (2), middle (3) and last (4).
+_BLOCK = 32768
+_FRAGMENT = struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
+
+
+def _ends_whole(manifest: Path) -> bool:
+    """Whether the manifest ends where a record ends. RocksDB takes one that does not for a torn tail, and drops it."""
+    whole = True
+    with manifest.open("rb") as file:
+        while block := file.read(_BLOCK):
+            at = 0
+            while at + _FRAGMENT.size <= len(block):
+                _, length, kind = _FRAGMENT.unpack_from(block, at)
+                if kind not in (_FULL, _FIRST, _MIDDLE, _LAST):
+                    return whole  # zeros that were allocated in advance, or damage, which RocksDB reports itself
+                whole = kind in (_FULL, _LAST)
+                at += _FRAGMENT.size + length
+            if at != len(block) and len(block) < _BLOCK:
+                return False
+    return whole

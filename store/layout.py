@@ -1,0 +1,178 @@
+"""What is at a path: a store, a journal, a file of one; found by looking, not by being told.
+
+    <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats page, section 1)
+    <dir>/rhm/STORE, catalogue/, jrnl/<id>/, tpl/              version 2
+    <dir> with *.jinf or *.NNNN.jdat                           one journal
+    <file> that begins with a journal's magic                  one journal file
+
+`<dir>/rhm` itself and `<dir>/rhm/jrnl` do as well as `<dir>`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from formats.rhm.jinf import TPL_BASE_NAME
+from store.disk import Disk
+from store.journal.directory import journal_base_names
+
+_MAX_DEPTH: Final = 160  # a queue name has at most 255 characters, so at most 128 slashes
+_HASH_DIRECTORY = re.compile(r"[0-9a-f]{4}")
+_BACKUP = re.compile(r"_.+\.bak\.[0-9a-f]{4}", re.DOTALL)
+
+
+class UnusableInputError(Exception):
+    """There is nothing at a path that could be read as a store; the text says what to do."""
+
+
+class StoreKind(Enum):
+    """What was found at a path."""
+
+    LEGACY = "legacystore"
+    VERSION_2 = "qstore"
+    JOURNAL = "journal"
+    FILE = "journal file"
+
+
+@dataclass(slots=True)
+class JournalPlace:
+    """A directory that holds a queue's journal, and the queue's name as the path tells it."""
+
+    directory: str
+    name: str
+
+
+@dataclass(slots=True)
+class StoreLayout:
+    """Where the parts of a store are.
+
+    Attributes:
+        kind: what it is.
+        path: what was named.
+        environment: directory of the Berkeley DB files; None if there is none.
+        catalogue: directory of the version-2 catalogue; None if there is none.
+        store_file: path of the version-2 STORE file; None if there is none.
+        prepared_list: directory of the transaction prepared list; None if there is none.
+        journals: the queues' journals.
+        notices: one line each: what a user should know.
+    """
+
+    kind: StoreKind
+    path: str
+    environment: str | None = None
+    catalogue: str | None = None
+    store_file: str | None = None
+    prepared_list: str | None = None
+    journals: list[JournalPlace] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def find_layout(disk: Disk, path: str) -> StoreLayout:
+    """What is at `path`.
+
+    Raises:
+        UnusableInputError: nothing that could be read.
+        OSError: it cannot be looked at.
+    """
+    if disk.is_file(path):
+        layout = StoreLayout(StoreKind.FILE, path)
+        layout.prepared_list = _prepared_list_above(disk, path)
+        return layout
+    if not disk.is_directory(path):
+        raise UnusableInputError(f"{path}: there is no directory and no regular file of that name")
+    names = disk.names(path)
+    if journal_base_names(names):
+        layout = StoreLayout(StoreKind.JOURNAL, path, journals=[JournalPlace(path, posixpath.basename(path))])
+        layout.prepared_list = _prepared_list_above(disk, path)
+        return layout
+    for root in (posixpath.join(path, "rhm"), path, posixpath.dirname(path)):
+        if _is_store(disk, root, path):
+            layout = _store(disk, root, path)
+            if "qls" in names:
+                layout.notices.append(f"{path}: there is a linearstore (qls) too; only the legacystore (rhm) is read")
+            return layout
+    raise UnusableInputError(_why_unusable(disk, path, names))
+
+
+def _is_store(disk: Disk, root: str, path: str) -> bool:
+    if root == posixpath.dirname(path):
+        return posixpath.basename(path) == "jrnl"
+    if not disk.is_directory(root):
+        return False
+    names = disk.names(root)
+    return "STORE" in names or "catalogue" in names or "jrnl" in names or {"queues.db", "tpl"} & {*names} != set()
+
+
+def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
+    if "qls" in names or {"jrnl2", "dat2"} & {*names}:
+        return f"{path}: a linearstore (qls) store; this version reads legacystore (rhm) stores and journals"
+    if not names:
+        return f"{path}: the directory is empty"
+    nested = [name for name in names if disk.is_directory(posixpath.join(path, name, "rhm"))]
+    if nested:
+        return f"{path}: no store here, but there is one in {posixpath.join(path, nested[0])}"
+    return f"{path}: no store here (no rhm directory) and no journal (no *.jinf, no *.jdat)"
+
+
+def _store(disk: Disk, root: str, path: str) -> StoreLayout:
+    names = disk.names(root)
+
+    def part(name: str) -> str | None:
+        return posixpath.join(root, name) if name in names else None
+
+    version_2 = part("STORE") is not None or part("catalogue") is not None
+    layout = StoreLayout(StoreKind.VERSION_2 if version_2 else StoreKind.LEGACY, path)
+    layout.prepared_list = part("tpl")
+    journals = part("jrnl")
+    if version_2:
+        layout.store_file, layout.catalogue = part("STORE"), part("catalogue")
+    else:
+        layout.environment = part("dat")
+    if journals is not None and disk.is_directory(journals):
+        layout.journals = find_journals(disk, journals)
+    return layout
+
+
+def find_journals(disk: Disk, directory: str) -> list[JournalPlace]:
+    """The journals below a `jrnl` directory. A queue name with slashes is a path of directories."""
+    found: list[JournalPlace] = []
+    seen: set[str] = set()
+    pending: list[tuple[str, tuple[str, ...]]] = [(directory, ())]
+    while pending:
+        here, parts = pending.pop()
+        real = disk.real_path(here)
+        if real in seen or len(parts) > _MAX_DEPTH:
+            continue  # a link that leads back
+        seen.add(real)
+        names = disk.names(here)
+        if journal_base_names(names):
+            found.append(JournalPlace(here, _queue_name(parts)))
+        for name in names:
+            below = posixpath.join(here, name)
+            if not _BACKUP.fullmatch(name) and disk.is_directory(below):
+                pending.append((below, (*parts, name)))
+    return sorted(found, key=lambda place: place.directory)
+
+
+def _queue_name(parts: tuple[str, ...]) -> str:
+    """The path below `jrnl` without the directory that spreads the queues by a hash of their names."""
+    if len(parts) > 1 and _HASH_DIRECTORY.fullmatch(parts[0]):
+        parts = parts[1:]
+    return "/".join(parts)
+
+
+def _prepared_list_above(disk: Disk, path: str) -> str | None:
+    """The `tpl` directory of the store in which a journal lies, if it does."""
+    here = posixpath.dirname(disk.real_path(path))
+    for _ in range(_MAX_DEPTH):
+        if posixpath.basename(here) == "jrnl":
+            prepared = posixpath.join(posixpath.dirname(here), TPL_BASE_NAME)
+            return prepared if disk.is_directory(prepared) else None
+        if here == posixpath.dirname(here):
+            return None
+        here = posixpath.dirname(here)
+    return None

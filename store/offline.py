@@ -1,0 +1,303 @@
+"""A store that nobody runs, read as recovery would read it, and never written to.
+
+The way is qpidd's own (formats page, section 10.7): the transaction prepared list first, then each queue's journal,
+resolved through it. Bodies stay on disk; what is kept in memory is the index of each journal and the wiring.
+
+A queue that the catalogue names has its journal; a journal that no catalogue names is an orphan. Where the catalogue
+is lost or may be incomplete, each journal counts as a queue, named by its info file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.wiring import Queue, decode_queue
+from formats.rhm.jinf import TPL_BASE_NAME
+from store.berkeley import read_environment
+from store.catalogue import Catalogue
+from store.damage import Damage
+from store.disk import Disk
+from store.journal.directory import Journal, NotAJournalError, open_file, open_journal
+from store.journal.enqueue_map import LIVE
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
+from store.key_value import CatalogueError, open_copy
+from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
+from store.prepared import PreparedTransaction, prepared_transactions
+from store.wiring import Wiring, catalogue_wiring, environment_wiring
+
+TPL_NAME: Final = "TplStore"
+
+
+class RecoveredQueue(NamedTuple):
+    """A queue and what recovery keeps of its journal.
+
+    Attributes:
+        name: the queue's name.
+        record: its record; None where no catalogue tells it.
+        journal: its journal; None if it has none.
+        recovery: the index of what the journal leaves behind; None without a journal.
+        end: where the journal ends; None if nothing was ever written.
+    """
+
+    name: str
+    record: Queue | None
+    journal: Journal | None
+    recovery: JournalRecovery | None
+    end: JournalEnd | None
+
+    @property
+    def deliverable(self) -> int:
+        """Messages that consumers will be offered: those in doubt do not count."""
+        return 0 if self.recovery is None else self.recovery.messages.count(LIVE)
+
+    def outstanding(self) -> Iterator[OutstandingRecord]:
+        """The messages that recovery keeps, in the queue's order."""
+        if self.recovery is None or self.journal is None:
+            return iter(())
+        return self.recovery.outstanding(self.journal.version)
+
+
+class RecoveredTransaction(NamedTuple):
+    """A transaction that was open when the store was left.
+
+    Attributes:
+        xid: its id.
+        outcome: what recovery does with it.
+        two_phase: distributed or local, as the prepared list says; None where it says nothing.
+        enqueues, dequeues: its records that are still undecided in the queues' journals.
+    """
+
+    xid: bytes
+    outcome: Outcome
+    two_phase: bool | None
+    enqueues: int
+    dequeues: int
+
+
+class OfflineStore:
+    """A store, a journal or a journal file, opened for reading.
+
+    Attributes:
+        layout: what was found at the path.
+        wiring: queues, exchanges and so on; None where only a journal was named, or the catalogue is lost.
+        prepared_list: the transaction prepared list's journal; None if there is none.
+        journals: the queues' journals.
+        damage: what is wrong, as far as it was looked at.
+        notices: one line each: what a user should know, and no damage.
+    """
+
+    def __init__(self, disk: Disk, layout: StoreLayout) -> None:
+        self._disk = disk
+        self.layout = layout
+        self.damage: list[Damage] = []
+        self.notices: list[str] = list(layout.notices)
+        self.wiring = self._read_wiring()
+        self.prepared_list: Journal | None = None
+        self.journals: list[Journal] = []
+        self._open_journals()
+
+    def close(self) -> None:
+        """Let all files go."""
+        for journal in self.all_journals():
+            journal.close()
+
+    def all_journals(self) -> list[Journal]:
+        """The prepared list, if there is one, then the queues' journals."""
+        return [*([self.prepared_list] if self.prepared_list is not None else []), *self.journals]
+
+    # ---- opening ----
+
+    def _read_wiring(self) -> Wiring | None:
+        layout = self.layout
+        wiring: Wiring | None = None
+        if layout.environment is not None:
+            wiring = environment_wiring(read_environment(self._disk, layout.environment), layout.environment)
+        elif layout.catalogue is not None:
+            wiring = self._read_catalogue(layout.catalogue)
+        elif layout.kind in (StoreKind.LEGACY, StoreKind.VERSION_2):
+            self.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
+        if wiring is not None:
+            self.damage.extend(wiring.damage)
+            self.notices.extend(wiring.notices)
+        return wiring
+
+    def _read_catalogue(self, directory: str) -> Wiring | None:
+        try:
+            key_value = open_copy(Path(directory))
+        except CatalogueError as error:
+            consequence = "exchanges and bindings are lost; the queues are those of the journals"
+            self.damage.append(Damage(directory, None, None, str(error), consequence))
+            return None
+        try:
+            return catalogue_wiring(Catalogue(key_value), directory)
+        finally:
+            key_value.close()
+
+    def _open_journals(self) -> None:
+        layout = self.layout
+        if layout.kind is StoreKind.FILE:
+            self._file_journal(open_file(self._disk, layout.path))
+        if layout.prepared_list is not None:
+            self.prepared_list = self._open(layout.prepared_list, TPL_NAME)
+        for place in layout.journals:
+            journal = self._open(place.directory, place.name)
+            if journal is not None:
+                self._file_journal(journal)
+
+    def _file_journal(self, journal: Journal) -> None:
+        """A journal or file that was named by itself may be the prepared list's."""
+        name = posixpath.basename(journal.path)
+        if journal.name == TPL_NAME or (self.layout.kind is StoreKind.FILE and name.startswith(TPL_BASE_NAME + ".")):
+            self.prepared_list = journal
+        else:
+            self.journals.append(journal)
+
+    def _open(self, directory: str, name: str) -> Journal | None:
+        try:
+            journal = open_journal(self._disk, directory, name=name)
+        except NotAJournalError as error:
+            if self.layout.kind is StoreKind.JOURNAL:
+                raise UnusableInputError(str(error)) from None
+            self.damage.append(Damage(directory, None, None, str(error), "its records are lost"))
+            return None
+        return journal
+
+    # ---- recovery ----
+
+    def recover(self) -> RecoveredStore:
+        """Walk every journal, resolve what is open, and match queues and journals."""
+        prepared = self._recover_prepared_list()
+        outcomes = {transaction.xid: transaction.outcome for transaction in prepared}
+        enqueues: Counter[bytes] = Counter()
+        dequeues: Counter[bytes] = Counter()
+        order: dict[bytes, Outcome] = dict(outcomes)
+        queues = []
+        for name, record, journal in self._match():
+            recovery, end = self._recover_journal(journal) if journal is not None else (None, None)
+            if recovery is not None:
+                for transaction in recovery.resolve(outcomes):
+                    order.setdefault(transaction.xid, transaction.outcome)
+                    enqueues[transaction.xid] += transaction.enqueues
+                    dequeues[transaction.xid] += transaction.dequeues
+            queues.append(RecoveredQueue(name, record, journal, recovery, end))
+        kinds = {transaction.xid: transaction.two_phase for transaction in prepared}
+        transactions = [
+            RecoveredTransaction(xid, outcome, kinds.get(xid), enqueues[xid], dequeues[xid])
+            for xid, outcome in order.items()
+        ]
+        return RecoveredStore(self, queues, transactions)
+
+    def _recover_journal(self, journal: Journal) -> tuple[JournalRecovery, JournalEnd | None]:
+        recovery = JournalRecovery()
+        end = journal.walk(recovery)
+        self.damage.extend(journal.damage)
+        self.damage.extend(recovery.damage)
+        for duplicate in recovery.messages.duplicates:
+            file, offset = journal.stream.locate(duplicate.place)
+            what = "record id is enqueued already"
+            self.damage.append(Damage(file.path, offset, duplicate.rid, what, "the first of the two is kept"))
+        if end is not None and end.torn:
+            self.notices.append(torn_tail(journal, end))
+        return recovery, end
+
+    def is_two_phase(self, place: int) -> bool:
+        """Whether the prepared list's enqueue record at `place` is that of a distributed transaction."""
+        journal = self.prepared_list
+        assert journal is not None
+        data_place, size = journal.data_of_enqueue(place)
+        return journal.stream.read(data_place, min(size, 1)) not in (b"", b"\0")
+
+    def _recover_prepared_list(self) -> list[PreparedTransaction]:
+        journal = self.prepared_list
+        if journal is None:
+            return []
+        recovery, _ = self._recover_journal(journal)
+        two_phase = {}
+        for transaction in recovery.transactions:
+            for operation in transaction:
+                if operation.is_enqueue:
+                    two_phase[operation.place] = self.is_two_phase(operation.place)
+        return prepared_transactions(recovery.transactions, two_phase)
+
+    # ---- queues and their journals ----
+
+    def _match(self) -> Iterator[tuple[str, Queue | None, Journal | None]]:
+        """Each queue with its journal; what is left over on either side is reported."""
+        journals: dict[str, Journal] = {}
+        for journal in self.journals:
+            if journals.setdefault(self._journal_key(journal), journal) is not journal:
+                what = f'a second journal of queue "{journal.name}"'
+                self.damage.append(Damage(journal.path, None, None, what, "it is not read"))
+        wiring = self.wiring
+        if wiring is not None:
+            for queue in wiring.queues.values():
+                key = queue.record.name if queue.journal_id is None else str(queue.journal_id)
+                own = journals.pop(key, None)
+                if own is None:
+                    what = f'queue "{queue.record.name}" has no journal'
+                    self.damage.append(Damage(self.layout.path, None, None, what, "its messages are lost"))
+                yield queue.record.name, queue.record, own
+        for journal in journals.values():
+            if wiring is None or not wiring.complete or wiring.damage:
+                yield journal.name, self._record_in_info(journal), journal
+            else:
+                self.notices.append(
+                    f'{journal.path}: journal of queue "{journal.name}", which the catalogue does not know: '
+                    "left out; name the directory itself to see what is in it"
+                )
+
+    def _journal_key(self, journal: Journal) -> str:
+        if self.layout.kind is StoreKind.VERSION_2 and self.wiring is not None:
+            return posixpath.basename(journal.path)
+        return journal.name
+
+    def _record_in_info(self, journal: Journal) -> Queue | None:
+        if journal.info is None or not journal.info.queue_record:
+            return None
+        try:
+            return decode_queue(journal.info.queue_record)
+        except BrokerRecordError as error:
+            what = f"queue record in the info file: {error.what}"
+            self.damage.append(Damage(journal.path, None, None, what, "the queue's arguments are lost"))
+            return None
+
+
+class RecoveredStore(NamedTuple):
+    """What recovery makes of a store.
+
+    Attributes:
+        store: what was read; its `damage` and `notices` are complete now.
+        queues: the queues, by id where a catalogue tells them.
+        transactions: those that were open.
+    """
+
+    store: OfflineStore
+    queues: list[RecoveredQueue]
+    transactions: list[RecoveredTransaction]
+
+
+def torn_tail(journal: Journal, end: JournalEnd) -> str:
+    """The notice for a journal whose last record or flush was cut short by a crash."""
+    file, offset = journal.stream.locate(min(end.place, journal.stream.size - 1))
+    record = f" of record 0x{end.rid:x}" if end.rid is not None else ""
+    return f"{file.path}: torn tail{record} at 0x{offset:x}: {end.what}; recovery cuts it off"
+
+
+def open_store(disk: Disk, path: str) -> OfflineStore:
+    """Open whatever is at `path`.
+
+    Raises:
+        UnusableInputError: nothing that could be read as a store.
+        OSError: it cannot be read.
+    """
+    layout = find_layout(disk, path)
+    try:
+        return OfflineStore(disk, layout)
+    except NotAJournalError as error:
+        raise UnusableInputError(str(error)) from None

@@ -1,0 +1,151 @@
+"""What a store knows besides messages: queues, exchanges, bindings, links, bridges, general objects.
+
+qpidd keeps them in Berkeley DB files, version 2 in its catalogue; the records are the same, and so is what is read
+here. A record that cannot be decoded is damage, and the rest is still read. A binding whose queue or exchange is gone
+is stale, as a deletion leaves it behind when it is cut short: recovery drops it (formats page, section 10.5).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.wiring import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    decode_binding,
+    decode_exchange,
+    decode_general,
+    decode_queue,
+)
+from store.berkeley import BerkeleyEnvironment
+from store.catalogue import Catalogue
+from store.damage import Damage
+
+_Record = TypeVar("_Record")
+_KEY = struct.Struct("<Q")
+
+DROPPED = "it is left out"
+
+
+class StoredQueue(NamedTuple):
+    """A queue and, in version 2, the number of its journal's directory."""
+
+    record: Queue
+    journal_id: int | None
+
+
+class StoredBinding(NamedTuple):
+    """A binding and the name of its exchange."""
+
+    exchange: str
+    record: Binding
+
+
+@dataclass(slots=True)
+class Wiring:
+    """The decoded records of one store, each kind by id.
+
+    Attributes:
+        complete: False where committed records may be missing, because they are in a log that could not be replayed.
+        notices: one line each: what a user should know, and no damage.
+    """
+
+    queues: dict[int, StoredQueue] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    bindings: list[StoredBinding] = field(default_factory=list)
+    general: dict[int, Link | Bridge | GeneralObject] = field(default_factory=dict)
+    complete: bool = True
+    damage: list[Damage] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def _decode(self, decode: Callable[[bytes], _Record], record: bytes, file: str, title: str) -> _Record | None:
+        try:
+            return decode(record)
+        except BrokerRecordError as error:
+            self.damage.append(Damage(file, None, None, f"{title}: {error.what}", DROPPED))
+            return None
+
+    def add_queue(self, number: int, record: bytes, file: str, journal_id: int | None = None) -> None:
+        """Decode a queue's record."""
+        queue = self._decode(decode_queue, record, file, f"queue {number}")
+        if queue is not None:
+            self.queues[number] = StoredQueue(queue, journal_id)
+
+    def add_exchange(self, number: int, record: bytes, file: str) -> None:
+        """Decode an exchange's record."""
+        exchange = self._decode(decode_exchange, record, file, f"exchange {number}")
+        if exchange is not None:
+            self.exchanges[number] = exchange
+
+    def add_binding(self, exchange_id: int, record: bytes, file: str) -> None:
+        """Decode a binding's record; queues and exchanges come first."""
+        binding = self._decode(decode_binding, record, file, f"binding of exchange {exchange_id}")
+        if binding is None:
+            return
+        exchange = self.exchanges.get(exchange_id)
+        if exchange is not None and binding.queue_id in self.queues:
+            self.bindings.append(StoredBinding(exchange.name, binding))
+            return
+        gone = f"exchange {exchange_id}" if exchange is None else f'queue "{binding.queue_name}"'
+        self.notices.append(f'stale binding of queue "{binding.queue_name}" with key "{binding.key}": {gone} is gone')
+
+    def add_general(self, number: int, record: bytes, file: str) -> None:
+        """Decode the record of a link, a bridge or another object."""
+        general = self._decode(decode_general, record, file, f"object {number}")
+        if general is not None:
+            self.general[number] = general
+
+
+def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiring:
+    """The wiring of a qpidd store, by ascending id (Berkeley DB's order of little-endian keys is another)."""
+    wiring = Wiring(complete=environment.recovered or not environment.notices, notices=list(environment.notices))
+    for entry in environment.damage:
+        wiring.damage.append(Damage(entry.file, entry.offset, None, entry.what, "what can be read of it is read"))
+
+    def by_id(rows: Iterable[tuple[bytes, bytes]], file: str) -> list[tuple[int, bytes]]:
+        numbered = []
+        for key, value in rows:
+            if len(key) == _KEY.size:
+                numbered.append((int(_KEY.unpack(key)[0]), value))
+            else:
+                what = f"key of {len(key)} bytes instead of 8"
+                wiring.damage.append(Damage(file, None, None, what, DROPPED))
+        return sorted(numbered, key=lambda row: row[0])
+
+    def path(name: str) -> str:
+        return posixpath.join(directory, name)
+
+    for number, record in by_id(environment.queues, path("queues.db")):
+        wiring.add_queue(number, record, path("queues.db"))
+    for number, record in by_id(environment.exchanges, path("exchanges.db")):
+        wiring.add_exchange(number, record, path("exchanges.db"))
+    for number, record in by_id(environment.bindings, path("bindings.db")):
+        wiring.add_binding(number, record, path("bindings.db"))
+    for number, record in by_id(environment.general, path("general.db")):
+        wiring.add_general(number, record, path("general.db"))
+    return wiring
+
+
+def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
+    """The wiring of a version-2 store."""
+    wiring = Wiring()
+    for queue in catalogue.queues():
+        wiring.add_queue(queue.queue_id, queue.record, directory, queue.journal_id)
+    for exchange in catalogue.exchanges():
+        wiring.add_exchange(exchange.exchange_id, exchange.record, directory)
+    for binding in catalogue.bindings():
+        wiring.add_binding(binding.exchange_id, binding.record, directory)
+    for general in catalogue.general():
+        wiring.add_general(general.general_id, general.record, directory)
+    for entry in catalogue.check():
+        wiring.damage.append(Damage(directory, None, None, entry.what, "the rest is read"))
+    return wiring

@@ -1,0 +1,189 @@
+"""The records of queues, exchanges, bindings, links, bridges and general objects."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.amqp_0_10.maps import TypedMap, TypedValue, decode_map, typed_map
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.wiring import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    decode_binding,
+    decode_exchange,
+    decode_general,
+    decode_queue,
+    encode_binding,
+    encode_exchange,
+    encode_general,
+    encode_queue,
+)
+
+QUEUE = b"\x02q1\0\0\0\x04\0\0\0\0\0\x09anonymous\0"
+EXCHANGE = b"\x0aamq.direct\x01\x06direct\0\0\0\x1a\0\0\0\x01\x0eqpid.replicate\x95\0\x04none\0\0"
+BINDING = b"\0\0\0\0\0\0\0\x02\x02q1\x02k1\0\0\0\x04\0\0\0\0"
+BRIDGE_FIELDS = b"\x01\x03src\x04dest\x03key\x01\x00\x03tag\x02ex\x01\x00\x05\x00\x00\x01\x00"
+
+NAMES = st.text(max_size=20) | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+ARGUMENTS = st.dictionaries(
+    NAMES, st.integers(-(2**63), 2**64 - 1) | st.text(max_size=5) | st.booleans() | st.lists(st.none()), max_size=3
+).map(typed_map) | st.just(TypedMap(bare=True))
+U16, U32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
+BRIDGE_VALUES = {
+    "durable": st.booleans(), "source": NAMES, "destination": NAMES, "key": NAMES, "source_is_queue": st.booleans(),
+    "source_is_local": st.booleans(), "tag": NAMES, "excludes": NAMES, "dynamic": st.booleans(), "sync": U16,
+    "credit": U32,
+}  # fmt: skip
+NONE = st.none()
+GENERAL = (
+    st.builds(Link, st.just("link.v2"), NAMES, NAMES, U16, NAMES, st.booleans(), NAMES, NAMES, NAMES)
+    | st.builds(Link, st.just("link"), NONE, NAMES, U16, NAMES, st.booleans(), NAMES, NAMES, NAMES)
+    | st.builds(Bridge, st.just("bridge.v2"), NAMES, NAMES, NONE, NONE, **BRIDGE_VALUES)
+    | st.builds(Bridge, st.just("bridge"), NONE, NONE, NAMES, U16, **BRIDGE_VALUES)
+    | st.builds(GeneralObject, st.sampled_from(["domain", "topic", "QueuePolicy", ""]), NAMES, ARGUMENTS)
+)
+
+DECODERS: list[Callable[[bytes], Any]] = [decode_queue, decode_exchange, decode_binding, decode_general]
+
+
+def test_the_vectors() -> None:
+    assert decode_queue(QUEUE) == Queue("q1", typed_map({}), "", "anonymous", False)
+    assert encode_queue(decode_queue(QUEUE)) == QUEUE
+    arguments = typed_map({"qpid.replicate": "none"})
+    assert decode_exchange(EXCHANGE) == Exchange("amq.direct", True, "direct", arguments, "", False)
+    assert encode_exchange(decode_exchange(EXCHANGE)) == EXCHANGE
+    assert decode_binding(BINDING) == Binding(2, "q1", "k1", typed_map({}))
+    assert encode_binding(decode_binding(BINDING)) == BINDING
+
+
+def test_general_records() -> None:
+    link = b"\x07link.v2\x01l\x09localhost\x16\x28\x03tcp\x01\x05PLAIN\x04user\x06secret"
+    assert decode_general(link) == Link("link.v2", "l", "localhost", 5672, "tcp", True, "PLAIN", "user", "secret")
+    old_link = b"\x04link\x09localhost\x16\x28\x03tcp\x00\x00\x00\x00"
+    assert decode_general(old_link) == Link("link", None, "localhost", 5672, "tcp", False, "", "", "")
+    bridge = b"\x09bridge.v2\x01b\x01l" + BRIDGE_FIELDS
+    decoded = decode_general(bridge)
+    assert isinstance(decoded, Bridge)
+    assert (decoded.name, decoded.link_name, decoded.link_host, decoded.link_port) == ("b", "l", None, None)
+    assert (decoded.source, decoded.destination, decoded.key, decoded.tag) == ("src", "dest", "key", "tag")
+    assert (decoded.source_is_queue, decoded.source_is_local, decoded.dynamic) == (True, False, True)
+    assert (decoded.excludes, decoded.sync, decoded.credit) == ("ex", 5, 256)
+    old_bridge = b"\x06bridge\x04host\x16\x28" + BRIDGE_FIELDS
+    assert decode_general(old_bridge) == replace(
+        decoded, kind="bridge", name=None, link_name=None, link_host="host", link_port=5672
+    )
+    other = b"\x06domain\x00\x03dom\0\0\0\x0a\0\0\0\x01\x01a\x95\0\x01b"
+    assert decode_general(other) == GeneralObject("domain", "dom", typed_map({"a": "b"}))
+    for record in (link, old_link, bridge, old_bridge, other):
+        assert encode_general(decode_general(record)) == record
+
+
+@given(NAMES, ARGUMENTS, st.integers(0, 3), NAMES, NAMES, st.booleans())
+def test_queues_come_back(
+    name: str, arguments: TypedMap, present: int, alternate: str, owner: str, auto_delete: bool
+) -> None:
+    optional: list[Any] = [*[alternate, owner, auto_delete][:present], None, None, None]
+    queue = Queue(name, arguments, *optional[:3])
+    assert decode_queue(encode_queue(queue)) == queue
+
+
+@given(NAMES, st.booleans(), NAMES, ARGUMENTS, st.integers(0, 2), NAMES, st.booleans())
+def test_exchanges_come_back(
+    name: str, durable: bool, kind: str, arguments: TypedMap, present: int, alternate: str, auto_delete: bool
+) -> None:
+    optional: list[Any] = [*[alternate, auto_delete][:present], None, None]
+    exchange = Exchange(name, durable, kind, arguments, *optional[:2])
+    assert decode_exchange(encode_exchange(exchange)) == exchange
+
+
+@given(st.builds(Binding, st.integers(0, 2**64 - 1), NAMES, NAMES, ARGUMENTS))
+def test_bindings_come_back(binding: Binding) -> None:
+    assert decode_binding(encode_binding(binding)) == binding
+
+
+@given(GENERAL)
+def test_general_records_come_back(record: Link | Bridge | GeneralObject) -> None:
+    assert decode_general(encode_general(record)) == record
+
+
+@pytest.mark.parametrize("keep", [11, 12, 22, 23])
+def test_old_queues_lack_fields_at_the_end(keep: int) -> None:
+    queue = decode_queue(QUEUE[:keep])
+    assert [queue.alternate_exchange, queue.owner, queue.auto_delete].count(None) == {11: 3, 12: 2, 22: 1, 23: 0}[keep]
+    assert encode_queue(queue) == QUEUE[:keep]
+
+
+def test_a_binding_keeps_arguments_of_size_0() -> None:
+    record = BINDING[:-8] + bytes(4)
+    assert decode_binding(record).arguments == TypedMap(bare=True)
+    assert encode_binding(decode_binding(record)) == record
+
+
+@pytest.mark.parametrize("record", [QUEUE, EXCHANGE, BINDING])
+def test_bytes_after_a_record_are_refused(record: bytes) -> None:
+    for decode, own in ((decode_queue, QUEUE), (decode_exchange, EXCHANGE), (decode_binding, BINDING)):
+        if own == record:
+            with pytest.raises(BrokerRecordError, match="2 bytes follow"):
+                decode(record + b"xx")
+
+
+@given(st.data())
+def test_hostile_records_are_read_or_refused(data: st.DataObject) -> None:
+    link = encode_general(Link("link.v2", "n", "h", 1, "tcp", True, "PLAIN", "u", "p"))
+    record = bytearray(data.draw(st.sampled_from([QUEUE, EXCHANGE, BINDING, link])))
+    record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
+    hostile = bytes(record[: data.draw(st.integers(0, len(record)))])
+    for raw in (hostile, data.draw(st.binary(max_size=60))):
+        for decode in DECODERS:
+            offset = 0
+            try:
+                decode(raw)
+            except BrokerRecordError as error:
+                offset = error.offset
+            assert 0 <= offset <= len(raw)
+
+
+def test_an_absent_field_cannot_be_followed_by_one_that_is_present() -> None:
+    with pytest.raises(BrokerRecordError, match="owner cannot follow alternate_exchange"):
+        encode_queue(Queue("q", alternate_exchange=None, owner="me"))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Link("link", "named", "h", 1, "tcp", True, "", "", ""),
+        Link("bridge", None, "h", 1, "tcp", True, "", "", ""),
+        Link("link.v2", "n", "h", 65536, "tcp", True, "", "", ""),
+        GeneralObject("link", "n"),
+        GeneralObject("domain", "n" * 65536),
+        GeneralObject("domain", "n", TypedMap((("x", TypedValue(0xB0, b"")),))),
+    ],
+)
+def test_what_no_record_holds_is_refused(record: Link | GeneralObject) -> None:
+    with pytest.raises(BrokerRecordError):
+        encode_general(record)
+
+
+def test_passwords_are_shown_nowhere() -> None:
+    link = Link("link.v2", "n", "h", 1, "tcp", True, "PLAIN", "u", "s3cret" * 50)
+    assert "s3cret" not in repr(link)
+    with pytest.raises(BrokerRecordError, match="password") as raised:
+        encode_general(link)
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_the_last_of_a_repeated_argument_counts() -> None:
+    table = decode_map(bytes.fromhex("0000000c00000002017802010178 0202".replace(" ", "")))
+    assert table.get("x") == TypedValue(0x02, 2)
+    assert len(table) == 2

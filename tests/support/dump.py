@@ -1,0 +1,83 @@
+"""`qstore-dump` as tests run it: in this process where exit code and streams suffice, else as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from click.testing import CliRunner
+from tools.qstore_dump import command
+
+ROOT: Final = Path(__file__).parent.parent.parent
+COMMAND: Final = (sys.executable, "-m", "tools.qstore_dump")
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What one run gave.
+
+    Attributes:
+        code: exit code.
+        out, err: what it wrote, as bytes.
+    """
+
+    code: int
+    out: bytes
+    err: bytes
+
+    @property
+    def text(self) -> str:
+        """Standard output."""
+        return self.out.decode()
+
+    @property
+    def errors(self) -> str:
+        """Standard error."""
+        return self.err.decode()
+
+    def lines(self, kind: str | None = None) -> list[Line]:
+        """The JSON objects on standard output, those of one kind only if asked."""
+        found = [json.loads(line) for line in self.out.splitlines()]
+        return [line for line in found if kind in (None, line["kind"])]
+
+    def messages(self, queue: str, *states: str) -> list[Line]:
+        """The message lines of one queue, in order; only those in `states`, if any is given."""
+        return [
+            line for line in self.lines("message") if line["queue"] == queue and (not states or line["state"] in states)
+        ]
+
+    def assert_no_traceback(self) -> None:
+        """Whatever happened, it was told in one of the three ways that the command has."""
+        assert b"Traceback" not in self.out + self.err, self.errors
+        assert self.code in (0, 1, 2), f"exit code {self.code}: {self.errors}"
+
+
+def dump(*arguments: str | os.PathLike[str]) -> Dump:
+    """Run the command in this process. An exception that it lets out is raised here."""
+    result = CliRunner().invoke(command, [os.fspath(argument) for argument in arguments], catch_exceptions=False)
+    return Dump(result.exit_code, result.stdout_bytes, result.stderr_bytes)
+
+
+def run_dump(
+    *arguments: str | bytes | os.PathLike[str], before: Sequence[str] = (), environment: dict[str, str] | None = None
+) -> Dump:
+    """Run the command as a process of its own, its streams captured.
+
+    Args:
+        arguments: as on a command line.
+        before: a command that runs the command, such as `setpriv` with its options.
+        environment: variables to set.
+    """
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
+    finished = subprocess.run(
+        [*before, *COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=60, check=False
+    )
+    return Dump(finished.returncode, finished.stdout, finished.stderr)

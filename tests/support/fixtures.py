@@ -1,0 +1,174 @@
+"""Stores that the real qpidd left behind, from the archives in `tests/fixtures`.
+
+Each archive holds one store directory and a manifest that says what the real qpidd recovered from it. Unpacked trees
+are read-only and shared within a test process; a test that changes bytes takes a private copy, whose files are hard
+links until they are replaced. So one of 30 MB of mostly zeros costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import zstandard
+
+from formats.rhm.errors import RhmError
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
+from formats.rhm.records import Kind, RecordHeader, decode_record
+
+ARCHIVES: Final = Path(__file__).parent.parent / "fixtures"
+LEGACY_STORES: Final = tuple(sorted(path.name.removesuffix(".tar.zst") for path in ARCHIVES.glob("legacy-*.tar.zst")))
+assert len(LEGACY_STORES) == 7
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFixture:
+    """An unpacked store.
+
+    Attributes:
+        name: the archive's name.
+        path: the store directory, the one that holds `rhm`.
+        manifest: what qpidd was told, and what it recovered.
+    """
+
+    name: str
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def recovered(self) -> dict[str, Any]:
+        """Queues with their messages, exchanges, bindings and transactions in doubt, as the real qpidd has them."""
+        recovered: dict[str, Any] = self.manifest["recovered_by_qpidd"]
+        return recovered
+
+    def sequence_numbers(self) -> dict[str, list[int | None]]:
+        """Queue name -> the sequence numbers of the messages that qpidd recovered, in its order."""
+        return {
+            queue["name"]: [message.get("sn") for message in queue["messages"]] for queue in self.recovered["queues"]
+        }
+
+
+def unpack(name: str, directory: Path) -> StoreFixture:
+    """Unpack the archive called `name` below `directory` and make the tree read-only. Holes stay holes."""
+    archive = ARCHIVES / f"{name}.tar.zst"
+    with (
+        archive.open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file) as plain,
+        tarfile.open(fileobj=plain, mode="r|") as tar,
+    ):
+        tar.extractall(directory, filter="data")
+    root = directory / name
+    manifest = json.loads((root / "manifest.json").read_text())
+    set_writable(root, writable=False)
+    return StoreFixture(name, root / manifest["data_dir"], manifest)
+
+
+def set_writable(root: Path, *, writable: bool) -> None:
+    """Set or take away the write permissions of a whole tree; everybody may read it."""
+    for directory, _, names in os.walk(root):
+        os.chmod(directory, 0o755 if writable else 0o555)
+        for name in names:
+            os.chmod(os.path.join(directory, name), 0o644 if writable else 0o444, follow_symlinks=True)
+
+
+# ---- private copies ----
+
+
+class PlacedRecord(NamedTuple):
+    """A record and where it stands.
+
+    Attributes:
+        file: the journal file.
+        offset: bytes from its start.
+        header: the record's header.
+        xid, data: what follows the header.
+    """
+
+    file: Path
+    offset: int
+    header: RecordHeader
+    xid: bytes
+    data: bytes
+
+
+class StoreCopy:
+    """A private copy of a store whose files may be replaced.
+
+    Attributes:
+        path: the store directory.
+    """
+
+    def __init__(self, source: Path, path: Path) -> None:
+        self.path = path
+        shutil.copytree(source, path, copy_function=os.link)
+        for directory, _, _ in os.walk(path):
+            os.chmod(directory, 0o755)
+
+    def replace(self, file: Path, content: bytes) -> None:
+        """Give `file` another content; the store that was copied keeps its own. Zeros at the end become a hole."""
+        assert file.is_relative_to(self.path)
+        file.unlink(missing_ok=True)
+        with file.open("wb") as out:
+            out.write(content.rstrip(b"\0"))
+            out.truncate(len(content))
+
+    def journal_files(self) -> list[Path]:
+        """The files of all journals that were written to."""
+        files = sorted(self.path.rglob("*.jdat"))
+        return [file for file in files if file.open("rb").read(4) != bytes(4)]
+
+    def records(self) -> Iterator[PlacedRecord]:
+        """All records in place, fillers left out, each file read until its first break."""
+        for file in self.journal_files():
+            yield from records_of(file)
+
+    def record(self, rid: int, kind: Kind, journal: str | None = None) -> PlacedRecord:
+        """The one record of that rid and kind, in the journal whose directory is called `journal`."""
+        found = [
+            record
+            for record in self.records()
+            if record.header.rid == rid and record.header.kind is kind and journal in (None, record.file.parent.name)
+        ]
+        assert len(found) == 1, f"{len(found)} records with rid {rid}"
+        return found[0]
+
+
+def records_of(file: Path) -> Iterator[PlacedRecord]:
+    """The records of a file whose first record begins in its first data sector, fillers left out."""
+    content = file.read_bytes()
+    offset = DATA_OFFSET
+    while offset + BLOCK_SIZE <= len(content):
+        try:
+            header, xid, data = decode_record(content, offset)
+        except RhmError:
+            return
+        if header.kind is not Kind.FILLER:
+            yield PlacedRecord(file, offset, header, xid, data)
+        offset += header.size
+
+
+class CopyFactory(NamedTuple):
+    """Makes private copies of one store in a directory of its own."""
+
+    source: StoreFixture
+    directory: Path
+
+    @contextmanager
+    def copy(self) -> Iterator[StoreCopy]:
+        """A private copy that is gone at the end; one at a time."""
+        path = self.directory / self.source.name
+        try:
+            yield StoreCopy(self.source.path, path)
+        finally:
+            shutil.rmtree(path)
+
+
+StoreOpener = Callable[[str], StoreFixture]
+CopyOpener = Callable[[str], CopyFactory]

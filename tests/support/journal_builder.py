@@ -1,0 +1,394 @@
+"""Lays out a journal the way its writer would, for tests and benches.
+
+Positions count through an endless stream of data bytes: position // data size is the file, counted over all laps, and
+that modulo the number of files is its number in the ring. Records are placed when they are appended and reach the
+files at `flush`, so that a test can hold the files before a flush against those after it. The builder overwrites
+whatever it comes round to: `entered_by` tells the test which files that would be.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from formats.checksum import extend_crc32c
+from formats.rhm.file_header import FileHeader, encode_file_header
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry, padded
+from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo, encode_jinf
+from formats.rhm.records import (
+    COMMON,
+    LAST_OF_FLUSH,
+    LAYOUTS,
+    OVERWRITE_INDICATOR,
+    SALT,
+    SEAL,
+    TAIL,
+    TAIL_SIZE,
+    Kind,
+    RecordHeader,
+    encode_record,
+    version_1_check,
+)
+from tests.support.memory_disk import MemoryDisk
+
+RESTART_STEP = 65536  # flush numbers left out after a restart
+DIRECTORY = "/store/jrnl/q"
+_SECONDS = 1_700_000_000
+
+Sector = tuple[int, int]  # file number, offset from the file's start
+
+
+class PlacedRecord(NamedTuple):
+    """Where a record lies.
+
+    Attributes:
+        header: its header, as it was appended (in version 2 without the mark of a flush's last record).
+        position: in the endless stream.
+        file: number of the file in which it begins.
+        offset: bytes from that file's start.
+        size: bytes, padding included.
+        flush: number of the flush that wrote it; counted in version 1 too.
+    """
+
+    header: RecordHeader
+    position: int
+    file: int
+    offset: int
+    size: int
+    flush: int
+
+
+class _Pending(NamedTuple):
+    header: RecordHeader
+    xid: bytes
+    data: bytes
+    salt: int
+
+
+class JournalBuilder:
+    """Builds one journal.
+
+    Args:
+        version: 1 or 2.
+        geometry: number and size of the files; tiny ones are fine.
+        alignment: bytes to which flushes are padded, in offsets from the file's start; a file's end is aligned too.
+        queue_id, incarnation: version 2.
+        queue_name, base_name: as the info file has them.
+        first_flush: number of the first flush.
+        exact_fit_length: where a record fills a file to its end exactly, the next first record offset is the file's
+            length (as qpidd's resize tool writes it), not 0.
+        seed: of the salts.
+
+    Attributes:
+        files: contents of the files, by number.
+        records: every record that was appended one by one, fillers too.
+        position: where the next record goes.
+        flush_number: of the flush that is being gathered.
+        last_flush: the sectors that the last flush wrote, in order.
+    """
+
+    def __init__(
+        self,
+        version: int,
+        geometry: Geometry,
+        *,
+        alignment: int = SECTOR_SIZE,
+        queue_id: int = 7,
+        incarnation: int = 1,
+        queue_name: str = "q",
+        base_name: str = DEFAULT_BASE_NAME,
+        first_flush: int = 1,
+        exact_fit_length: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.version = version
+        self.geometry = geometry
+        self.info = JournalInfo(
+            version,
+            queue_name,
+            base_name,
+            geometry,
+            directory=DIRECTORY + "/" if version == 1 else "",
+            seconds=_SECONDS,
+            queue_id=queue_id if version == 2 else 0,
+            incarnation=incarnation if version == 2 else 0,
+            flush_alignment=alignment if version == 2 else SECTOR_SIZE,
+        )
+        self.files = [bytearray(geometry.file_size) for _ in range(geometry.files)]
+        self.records: list[PlacedRecord] = []
+        self.position = 0
+        self.flush_number = first_flush
+        self.last_flush: list[Sector] = []
+        self.next_rid = 1
+        self._alignment = alignment
+        self._exact_fit_length = exact_fit_length
+        self._random = random.Random(seed)
+        self._entered = -1  # the file, counted over all laps, up to which headers are made
+        self._salt = 0  # of that file
+        self._pending: list[_Pending] = []
+        self._pending_headers: list[tuple[int, bytes]] = []  # file counted over all laps, sector
+        self._flush_start = 0
+
+    # ---- records ----
+
+    def enqueue(
+        self, data: bytes = b"", *, rid: int | None = None, xid: bytes = b"", flags: int = 0, size: int | None = None
+    ) -> PlacedRecord:
+        """An enqueue; `size` is the data size where it differs (external records)."""
+        header = RecordHeader(
+            Kind.ENQUEUE, self.version, flags, self._rid(rid), len(xid), len(data) if size is None else size
+        )
+        return self.append(header, xid, data)
+
+    def dequeue(
+        self, dequeued_rid: int, *, rid: int | None = None, xid: bytes = b"", flags: int = 0
+    ) -> PlacedRecord:
+        """A dequeue of the enqueue `dequeued_rid`."""
+        header = RecordHeader(
+            Kind.DEQUEUE, self.version, flags, self._rid(rid), len(xid), dequeued_rid=dequeued_rid
+        )
+        return self.append(header, xid)
+
+    def commit(self, xid: bytes, *, rid: int | None = None) -> PlacedRecord:
+        return self.append(RecordHeader(Kind.COMMIT, self.version, 0, self._rid(rid), len(xid)), xid)
+
+    def abort(self, xid: bytes, *, rid: int | None = None) -> PlacedRecord:
+        return self.append(RecordHeader(Kind.ABORT, self.version, 0, self._rid(rid), len(xid)), xid)
+
+    def append(self, header: RecordHeader, xid: bytes = b"", data: bytes = b"") -> PlacedRecord:
+        """Place any record; flush number and overwrite indicator are filled in."""
+        size = header.size
+        first = self.position // self.geometry.data_size
+        self._enter(size, header.rid)
+        # A record has the indicator, and the salt, of the file in which it begins.
+        salt = self._salt if first == self._entered else self._salts[first]
+        if self.version == 2:
+            header = header._replace(flush=self.flush_number & 0xFFFFFFFF)
+        elif header.kind is not Kind.FILLER:
+            header = header._replace(flags=header.flags | (first // self.geometry.files & OVERWRITE_INDICATOR))
+        placed = PlacedRecord(header, self.position, *self.place(self.position), size, self.flush_number)
+        self._pending.append(_Pending(header, xid, data, salt))
+        self.records.append(placed)
+        self.position += size
+        return placed
+
+    def fill(self, blocks: int, *, flags: int = 0) -> None:
+        """Fillers over that many blocks: one record each in version 1, one record for all in version 2."""
+        if self.version == 2:
+            self.append(RecordHeader(Kind.FILLER, 2, flags, blocks=blocks))
+            return
+        for _ in range(blocks):
+            self.append(RecordHeader(Kind.FILLER, 1, 0, blocks=1))
+
+    def place(self, position: int) -> tuple[int, int]:
+        """The file number, and the offset from that file's start, of a position."""
+        index, offset = divmod(position, self.geometry.data_size)
+        return index % self.geometry.files, offset + DATA_OFFSET
+
+    def entered_by(self, size: int) -> list[int]:
+        """The numbers of the files that appending `size` bytes would enter, and thereby overwrite."""
+        last = (self.position + size - 1) // self.geometry.data_size
+        return [index % self.geometry.files for index in range(self._entered + 1, last + 1)]
+
+    def room(self) -> int:
+        """Bytes up to the end of the present file; 0 where the next record enters another."""
+        return -self.position % self.geometry.data_size
+
+    def _rid(self, rid: int | None) -> int:
+        if rid is None:
+            rid = self.next_rid
+        self.next_rid = max(self.next_rid, rid + 1)
+        return rid
+
+    # ---- files ----
+
+    def _enter(self, size: int, rid: int) -> None:
+        """Make the headers of the files that a record of `size` bytes at the present position reaches."""
+        self._salts: dict[int, int] = {self._entered: self._salt}
+        data_size, end = self.geometry.data_size, self.position + size
+        for index in range(self._entered + 1, (end - 1) // data_size + 1):
+            rest = end - index * data_size
+            if index * data_size == self.position:
+                offset = DATA_OFFSET
+            elif rest < data_size:
+                offset = DATA_OFFSET + rest
+            else:
+                offset = self.geometry.file_size if rest == data_size and self._exact_fit_length else 0
+            self._entered = index
+            self._salt = self._salts[index] = self._random.getrandbits(64) if self.version == 2 else 0
+            self._pending_headers.append((index, encode_file_header(self._file_header(index, offset, rid))))
+
+    def _file_header(self, index: int, first_record_offset: int, rid: int) -> FileHeader:
+        lap, number = divmod(index, self.geometry.files)
+        if self.version == 1:
+            return FileHeader(
+                1, lap & 1, number, first_record_offset, _SECONDS, 0, rid=rid, logical_number=number
+            )
+        return FileHeader(
+            2,
+            lap & 1,
+            number,
+            first_record_offset,
+            _SECONDS,
+            0,
+            first_flush=self.flush_number,
+            salt=self._salt,
+            queue_id=self.info.queue_id,
+            incarnation=self.info.incarnation,
+            flush_alignment=self._alignment,
+        )
+
+    # ---- flushes ----
+
+    def flush(self, *, flags: int = 0) -> None:
+        """Pad to the alignment and write what was appended; nothing where nothing was."""
+        if not self._pending:
+            return
+        if blocks := self._blocks_to_alignment():
+            self.fill(blocks, flags=flags)
+        if self.version == 2:
+            last = self._pending[-1]
+            self._pending[-1] = last._replace(
+                header=last.header._replace(flags=last.header.flags | LAST_OF_FLUSH)
+            )
+        self._write(b"".join(encode_record(head, xid, data, salt=salt) for head, xid, data, salt in self._pending))
+        self._pending.clear()
+
+    def restart(self, position: int | None = None) -> None:
+        """The broker starts again and goes on at `position`, where recovery found the end; by default where it was.
+
+        In version 2 the flush numbers jump, and the first flush is a single filler.
+        """
+        assert not self._pending
+        if position is not None:
+            self.position = self._flush_start = position
+            self._entered = (position - 1) // self.geometry.data_size
+        if self.version == 1:
+            if blocks := self._blocks_to_alignment():
+                self.fill(blocks)
+                self.flush()
+            return
+        self.flush_number += RESTART_STEP - 1
+        self._single_filler(0)
+
+    def seal(self) -> None:
+        """A clean close: in version 2 a last flush of one filler, flagged."""
+        self.flush()
+        if self.version == 2:
+            self._single_filler(SEAL)
+
+    def _single_filler(self, flags: int) -> None:
+        room = self.room() or self.geometry.data_size
+        blocks = self._blocks_to_alignment() or min(self._alignment, room) // BLOCK_SIZE
+        self.fill(blocks, flags=flags)
+        self.flush()
+
+    def _blocks_to_alignment(self) -> int:
+        room = self.room()
+        if room == 0:
+            return 0
+        return min(-(self.geometry.file_size - room) % self._alignment, room) // BLOCK_SIZE
+
+    def _write(self, content: bytes) -> None:
+        """Put the flush's bytes, and the headers of the files that it entered, where they belong."""
+        self.last_flush = []
+        headers = dict(self._pending_headers)
+        self._pending_headers.clear()
+        data_size = self.geometry.data_size
+        at = 0
+        while at < len(content):
+            index, offset = divmod(self._flush_start + at, data_size)
+            number = index % self.geometry.files
+            if index in headers:
+                self.files[number][:DATA_OFFSET] = headers[index]
+                self.last_flush.append((number, 0))
+            count = min(data_size - offset, len(content) - at)
+            start = offset + DATA_OFFSET
+            self.files[number][start : start + count] = content[at : at + count]
+            self.last_flush.extend(
+                (number, sector) for sector in range(start & -SECTOR_SIZE, start + count, SECTOR_SIZE)
+            )
+            at += count
+        self._flush_start = self.position
+        self.flush_number += 1
+
+    # ---- many at once ----
+
+    def enqueue_many(self, count: int, data: bytes, *, flush_every: int = 1000) -> None:
+        """`count` plain enqueues with the same data and ascending rids, in flushes; they are not in `records`."""
+        self.flush()
+        size = padded(LAYOUTS[self.version, Kind.ENQUEUE].size + len(data) + TAIL_SIZE)
+        padding = b"\xff" * (size - 32 - len(data) - TAIL_SIZE)
+        data_crc = extend_crc32c(0, data)
+        for start in range(0, count, flush_every):
+            batch = min(flush_every, count - start)
+            many = self._many_1 if self.version == 1 else self._many_2
+            self._write(many(batch, size, data, padding, data_crc))
+
+    def _many_1(self, count: int, size: int, data: bytes, padding: bytes, _crc: int) -> bytes:
+        pack_tail, check = TAIL.pack, version_1_check(Kind.ENQUEUE)
+        pack = struct.Struct("<QQQQ").pack
+        parts = []
+        data_size, files = self.geometry.data_size, self.geometry.files
+        for rid in range(self.next_rid, self.next_rid + count):
+            self._enter_for(size, rid)
+            head = Kind.ENQUEUE | 1 << 32 | (self.position // data_size // files & 1) << 48
+            parts += [pack(head, rid, 0, len(data)), data, pack_tail(check, rid), padding]
+            self.position += size
+        self.next_rid += count
+        if blocks := self._blocks_to_alignment():
+            parts.append(encode_record(RecordHeader(Kind.FILLER, 1, 0, blocks=1)) * blocks)
+            self.position += blocks * BLOCK_SIZE
+        return b"".join(parts)
+
+    def _many_2(self, count: int, size: int, data: bytes, padding: bytes, crc: int) -> bytes:
+        pack_tail, extend = TAIL.pack, extend_crc32c
+        rest = struct.Struct("<QIIQ").pack
+        common = COMMON.pack(Kind.ENQUEUE, 2, 0, 0)
+        flush, length = self.flush_number & 0xFFFFFFFF, len(data)
+        parts = []
+        data_size = self.geometry.data_size
+        for rid in range(self.next_rid, self.next_rid + count):
+            first = self.position // data_size
+            self._enter_for(size, rid)
+            salt = SALT.pack(self._salt if first == self._entered else self._salts[first])
+            self.position += size
+            if rid == self.next_rid + count - 1 and not self._blocks_to_alignment():
+                common = COMMON.pack(Kind.ENQUEUE, 2, 0, LAST_OF_FLUSH)
+            head = common + rest(rid, 0, flush, length)
+            parts += [head, data, pack_tail(extend(crc, head + salt), rid), padding]
+        self.next_rid += count
+        if blocks := self._blocks_to_alignment():
+            filler = RecordHeader(Kind.FILLER, 2, LAST_OF_FLUSH, flush=flush, blocks=blocks)
+            parts.append(encode_record(filler, salt=self._salt))
+            self.position += blocks * BLOCK_SIZE
+        return b"".join(parts)
+
+    def _enter_for(self, size: int, rid: int) -> None:
+        if (self.position + size - 1) // self.geometry.data_size > self._entered:
+            self._enter(size, rid)
+
+    # ---- results ----
+
+    def name(self, number: int) -> str:
+        """The name of a file in its directory."""
+        return f"{self.info.base_name}.{number:04x}.jdat"
+
+    def contents(self) -> dict[str, bytes]:
+        """Name → content of everything in the journal's directory."""
+        content = {self.name(number): bytes(file) for number, file in enumerate(self.files)}
+        content[f"{self.info.base_name}.jinf"] = encode_jinf(self.info)
+        return content
+
+    def disk(self, directory: str = DIRECTORY) -> MemoryDisk:
+        """A disk that holds the journal, as it is now, in `directory`."""
+        return MemoryDisk({f"{directory}/{name}": content for name, content in self.contents().items()})
+
+    def write_to(self, directory: str | Path) -> None:
+        """Write the journal into a directory, which is made if it is not there."""
+        path = Path(directory)
+        path.mkdir(parents=True, exist_ok=True)
+        for name, content in self.contents().items():
+            (path / name).write_bytes(content)

@@ -1,0 +1,93 @@
+"""The rules of the house: who may import whom, and what every module has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("formats", "store", "broker", "tools")
+FORBIDDEN = {
+    "formats": {"store", "broker", "tools", "tests"},
+    "store": {"broker", "tools", "tests"},
+    "broker": {"store", "tools", "tests"},
+    "tools": {"tests"},
+}
+MAX_LINES = 500
+
+MODULES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+FOLDERS = sorted({parent for path in MODULES for parent in path.parents if parent.parts})
+IDS = [str(path) for path in MODULES]
+
+
+def imported(source: str, module: Path) -> Iterator[str]:
+    """The full names that a module imports, wherever in it: `from . import x` resolved, `import_module("x")` too."""
+    package = module.parent.parts
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            yield ".".join((*base, node.module or "")).strip(".")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "import_module",
+            "__import__",
+        ):
+            yield from (str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant))
+
+
+def strays(source: str, module: Path) -> list[str]:
+    """What a module imports and may not."""
+    forbidden = FORBIDDEN[module.parts[0]]
+    return [name for name in imported(source, module) if name.partition(".")[0] in forbidden]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=IDS)
+def test_imports_go_one_way(module: Path) -> None:
+    assert strays((ROOT / module).read_text(), module) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("formats/rhm/records.py", "def f():\n    import store.disk"),
+        ("formats/errors.py", "from tools.qstore_dump import main"),
+        ("store/disk.py", "import os, broker"),
+        ("store/journal/ring.py", "from ...tools import x"),
+        ("broker/server.py", "import importlib\nimportlib.import_module('store.module')"),
+        ("broker/server.py", "if True:\n    from store import module"),
+        ("tools/qstore_dump.py", "import tests.support"),
+    ],
+)
+def test_the_check_itself_finds_strays(module: str, source: str) -> None:
+    assert len(strays(source, Path(module))) == 1
+
+
+def test_the_check_itself_lets_the_rest_pass() -> None:
+    for room, sources in {
+        "formats": "import struct\nfrom formats.errors import FormatError\nfrom . import store_file",
+        "store": "from formats import catalogue\nimport storehouse\nfrom store.journal import ring",
+        "broker": "from formats.amqp_0_10 import types\nimport importlib\nimportlib.import_module(name)",
+        "tools": "import formats, store, broker",
+    }.items():
+        assert strays(sources, Path(room, "module.py")) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=[str(folder) for folder in FOLDERS])
+def test_every_folder_of_modules_is_a_package(folder: Path) -> None:
+    assert (ROOT / folder / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_says_that_it_is_typed(room: str) -> None:
+    assert (ROOT / room / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=IDS)
+def test_modules_are_short_and_say_what_they_are(module: Path) -> None:
+    source = (ROOT / module).read_text()
+    assert len(source.splitlines()) <= MAX_LINES
+    assert ast.get_docstring(ast.parse(source))

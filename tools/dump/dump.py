@@ -1,0 +1,155 @@
+"""What recovery keeps of a store, in the order in which a dump shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import compress
+from pathlib import Path
+from typing import Any, Protocol
+
+from store.journal.directory import Journal
+from store.journal.enqueue_map import LIVE, LOCKED
+from store.journal.recovery import OutstandingRecord
+from store.offline import OfflineStore, RecoveredQueue, RecoveredStore
+from tools.dump.body_files import body_directory
+from tools.dump.messages import MessageReader, message_fields, undecoded
+from tools.dump.objects import (
+    binding_object,
+    damage_object,
+    exchange_object,
+    general_object,
+    queue_object,
+    transaction_object,
+)
+from tools.dump.selection import BodyForm, Selection
+
+_STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue"}
+_PENDING = "in-doubt-enqueue"
+_DEFAULT_PRIORITY = 4  # AMQP 0-10, delivery-properties: medium
+_MAX_LEVELS = 10
+
+
+class Output(Protocol):
+    """Where objects are shown."""
+
+    def show(self, fields: dict[str, Any]) -> None:
+        """Print one object."""
+
+    def flush(self) -> None:
+        """Print what was held back."""
+
+
+class RecoveryDump:
+    """Shows a store as recovery would leave it.
+
+    Args:
+        store: what to show.
+        output: where.
+        selection: which records and messages.
+        form: what to do with bodies.
+        bodies: for `BodyForm.FILES`, the directory below which they are written.
+    """
+
+    def __init__(
+        self, store: OfflineStore, output: Output, selection: Selection, form: BodyForm, bodies: Path | None
+    ) -> None:
+        self._store = store
+        self._output = output
+        self._selection = selection
+        self._form = form
+        self._bodies = bodies
+
+    def damage(self) -> None:
+        """Show what is wrong with the store, as far as it is known by now."""
+        for damage in self._store.damage:
+            self._output.show(damage_object(damage))
+
+    # ---- what recovery keeps ----
+
+    def wiring(self, recovered: RecoveredStore, *, everything: bool) -> None:
+        """Exchanges, queues and bindings; with `everything` links, bridges and other objects too."""
+        wiring = self._store.wiring
+        if wiring is not None:
+            for exchange in wiring.exchanges.values():
+                self._output.show(exchange_object(exchange))
+        for queue in recovered.queues:
+            if self._selection.has_queue(queue.name):
+                self._output.show(queue_object(queue))
+        if wiring is None:
+            return
+        for binding in wiring.bindings:
+            if self._selection.has_queue(binding.record.queue_name):
+                self._output.show(binding_object(binding))
+        if everything:
+            for record in wiring.general.values():
+                self._output.show(general_object(record))
+
+    def messages(self, recovered: RecoveredStore) -> None:
+        """The outstanding messages, each queue's in delivery order."""
+        for queue in recovered.queues:
+            if self._selection.has_queue(queue.name) and queue.journal is not None:
+                self._messages_of(queue, queue.journal)
+                queue.journal.close()
+
+    def _messages_of(self, queue: RecoveredQueue, journal: Journal) -> None:
+        show, form, selection = self._output.show, self._form, self._selection
+        read = MessageReader(journal, form, body_directory(self._bodies, queue.name)).read
+        everything = selection.all_messages
+        for rid, place, state, xid in in_delivery_order(queue, journal):
+            if not everything and not (selection.has_rid(rid) and selection.has_xid(xid)):
+                continue
+            message = read(rid, place)
+            fields = {
+                "kind": "message",
+                "queue": queue.name,
+                "rid": rid,
+                "state": _STATES.get(state, _PENDING),
+                "xid": None if xid is None else xid.hex(),
+            }
+            fields.update(message_fields(message, form))
+            show(fields)
+            if message.problem is not None:
+                self._store.damage.append(undecoded(journal, rid, place, message.problem))
+
+    def transactions(self, recovered: RecoveredStore) -> None:
+        """The open transactions."""
+        for transaction in recovered.transactions:
+            if self._selection.has_xid(transaction.xid):
+                self._output.show(transaction_object(transaction))
+
+
+def in_delivery_order(queue: RecoveredQueue, journal: Journal) -> Iterator[OutstandingRecord]:
+    """The outstanding messages as consumers would get them: those of a priority queue by level, highest first."""
+    levels = _priority_levels(queue)
+    if levels < 2:
+        return queue.outstanding()
+    reader = MessageReader(journal, BodyForm.NONE)
+    level_of = bytearray()
+    for record in queue.outstanding():
+        header = reader.read(record.rid, record.place).header
+        priority = _DEFAULT_PRIORITY if header is None or header.priority is None else header.priority
+        level_of.append(_level(priority, levels))
+    return _by_level(queue, level_of, levels)
+
+
+def _by_level(queue: RecoveredQueue, level_of: bytearray, levels: int) -> Iterator[OutstandingRecord]:
+    for level in reversed(range(levels)):
+        yield from compress(queue.outstanding(), (of == level for of in level_of))
+
+
+def _priority_levels(queue: RecoveredQueue) -> int:
+    """The argument qpid.priorities: how many levels the queue has, at most 10."""
+    if queue.record is None:
+        return 1
+    for name in ("qpid.priorities", "x-qpid-priorities"):
+        value = queue.record.arguments.get(name)
+        if value is not None and isinstance(value.value, int):
+            return min(value.value, _MAX_LEVELS)
+    return 1
+
+
+def _level(priority: int, levels: int) -> int:
+    """AMQP 0-10's ten priorities on fewer levels: the middle of the priorities stays in the middle."""
+    lowest = 5 - min(5, math.ceil(levels / 2))
+    return min(max(priority - lowest, 0), levels - 1)

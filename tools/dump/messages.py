@@ -1,0 +1,213 @@
+"""Stored messages as JSON values.
+
+`MessageReader` makes the object of a message from its journal record, and everything that shows messages uses it. It
+is the inner loop of a dump: one look into the journal's window, one header decoded, one digest for each message.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from formats.amqp_0_10.plain import plain_bytes
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.message_header import Amqp10Message, MessageHeader
+from formats.broker_records.messages import decode_message_header
+from store.damage import Damage
+from store.journal.directory import Journal
+from tools.dump.body_files import create_body_file
+from tools.dump.selection import BodyForm
+
+_SIZE_BYTES: Final = 4  # the header's own size, at the beginning of the data
+_SMALL: Final = 1 << 16  # data up to this many bytes are read in one go
+_MAX_HEADER: Final = 64 << 20  # bytes; a header has two frames, of at most 64 KiB each in AMQP 0-10
+
+
+class Message(NamedTuple):
+    """A stored message, taken apart.
+
+    Attributes:
+        header: its decoded header; None if it cannot be decoded, and then the body is all of the data.
+        problem: why it cannot be decoded; None if it can.
+        body_length: bytes of the body.
+        body_sha256: digest of the body, in hex.
+        body: the body, where its form asks for it.
+        body_file: path of the file to which the body was written, where its form asks for that.
+    """
+
+    header: MessageHeader | None
+    problem: str | None
+    body_length: int
+    body_sha256: str
+    body: bytes | None
+    body_file: str | None
+
+
+class MessageReader:
+    """Reads the messages of one journal.
+
+    Args:
+        journal: where they are.
+        form: what to do with bodies.
+        directory: for `BodyForm.FILES`, where to write them; each is called by its record id in hex.
+    """
+
+    def __init__(self, journal: Journal, form: BodyForm, directory: Path | None = None) -> None:
+        assert (form is BodyForm.FILES) == (directory is not None)
+        self._journal = journal
+        self._form = form
+        self._directory = directory
+
+    def read(self, rid: int, place: int) -> Message:
+        """The message whose enqueue record is at `place`."""
+        data_place, size = self._journal.data_of_enqueue(place)
+        if size > _SMALL:
+            return self._read_large(rid, data_place, size)
+        data = self._journal.stream.read(data_place, size)
+        start = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
+        if start > size or size < _SIZE_BYTES:
+            return self._finish(rid, None, "the data are shorter than the header that they announce", [data])
+        try:
+            header = decode_message_header(data[_SIZE_BYTES:start])
+        except BrokerRecordError as error:
+            return self._finish(rid, None, error.what, [data])
+        if header.amqp_1_0 is not None:
+            return self._finish(rid, header, None, _sections(data, header.amqp_1_0))
+        body = data[start:]
+        if self._form is BodyForm.FILES:
+            return self._finish(rid, header, None, [body])
+        return Message(header, None, len(body), sha256(body).hexdigest(), body, None)
+
+    def _read_large(self, rid: int, place: int, size: int) -> Message:
+        stream = self._journal.stream
+        start = _SIZE_BYTES + int.from_bytes(stream.read(place, _SIZE_BYTES), "big")
+        whole = self._journal.data_chunks(place, size)
+        if start > min(size, _SIZE_BYTES + _MAX_HEADER):
+            return self._finish(rid, None, "the data are shorter than the header that they announce", whole)
+        raw = stream.read(place + _SIZE_BYTES, start - _SIZE_BYTES)
+        try:
+            header = decode_message_header(raw)
+        except BrokerRecordError as error:
+            return self._finish(rid, None, error.what, whole)
+        if header.amqp_1_0 is not None:
+            return self._finish(rid, header, None, _sections(stream.read(place, start), header.amqp_1_0))
+        return self._finish(rid, header, None, self._journal.data_chunks(place + start, size - start))
+
+    def _finish(
+        self, rid: int, header: MessageHeader | None, problem: str | None, chunks: Iterator[bytes] | list[bytes]
+    ) -> Message:
+        digest, length = sha256(), 0
+        kept: list[bytes] | None = [] if self._form in (BodyForm.TEXT, BodyForm.HEX) else None
+        path = None if self._directory is None else self._directory / f"{rid:016x}"
+        file = None if path is None else create_body_file(path)
+        try:
+            for chunk in chunks:
+                digest.update(chunk)
+                length += len(chunk)
+                if kept is not None:
+                    kept.append(chunk)
+                if file is not None:
+                    file.write(chunk)
+        finally:
+            if file is not None:
+                file.close()
+        body = None if kept is None else b"".join(kept)
+        return Message(header, problem, length, digest.hexdigest(), body, None if path is None else str(path))
+
+
+def _sections(data: bytes, message: Amqp10Message) -> list[bytes]:
+    """The body of an AMQP 1.0 message: what its body sections hold, one after another."""
+    return [data[_SIZE_BYTES + offset : _SIZE_BYTES + offset + size] for offset, size in message.body_sections]
+
+
+def undecoded(journal: Journal, rid: int, place: int, problem: str) -> Damage:
+    """The damage that a message is whose header cannot be decoded."""
+    file, offset = journal.stream.locate(place)
+    what = f"message header cannot be decoded: {problem}"
+    return Damage(file.path, offset, rid, what, "its data are given as they are, as the body")
+
+
+def message_fields(message: Message, form: BodyForm) -> dict[str, Any]:
+    """The fields of a message's JSON object that come from the message itself."""
+    header = message.header
+    if header is None:
+        fields: dict[str, Any] = dict(_UNDECODED)
+    else:
+        fields = {
+            "exchange": header.exchange,
+            "routing_key": header.routing_key,
+            "message_id": header.message_id,
+            "delivery_mode": header.delivery_mode,
+            "priority": header.priority,
+            "properties": {
+                "content_type": header.content_type,
+                "content_encoding": header.content_encoding,
+                "correlation_id": _text(header.correlation_id),
+                "reply_to": _reply_to(header.reply_to),
+                "user_id": _text(header.user_id),
+                "app_id": _text(header.app_id),
+                "ttl": header.ttl,
+                "expiration": header.expiration,
+                "timestamp": header.timestamp,
+            },
+            "headers": header.headers,
+            "header_types": header.header_types,
+        }
+        if header.amqp_1_0 is not None:
+            _add_amqp_1_0(fields, header.amqp_1_0)
+    fields["body_length"] = message.body_length
+    fields["body_sha256"] = message.body_sha256
+    if form is not BodyForm.NONE:
+        _add_body(fields, message, form)
+    return fields
+
+
+_UNDECODED: Final[dict[str, Any]] = {
+    "exchange": None,
+    "routing_key": None,
+    "message_id": None,
+    "delivery_mode": None,
+    "priority": None,
+    "properties": {},
+    "headers": {},
+    "header_types": {},
+}
+
+
+def _text(value: bytes | str | None) -> str | None:
+    return plain_bytes(value) if isinstance(value, bytes) else value
+
+
+def _reply_to(value: tuple[str, str] | str | None) -> dict[str, str] | str | None:
+    return {"exchange": value[0], "routing_key": value[1]} if isinstance(value, tuple) else value
+
+
+def _add_amqp_1_0(fields: dict[str, Any], message: Amqp10Message) -> None:
+    """AMQP 1.0 counts times in milliseconds and routes by subject; its sections are listed as they stand."""
+    fields["protocol"] = "1.0"
+    fields["routing_key"] = message.subject
+    properties = fields["properties"]
+    properties["to"] = message.to
+    if message.creation_time is not None:
+        properties["timestamp"] = message.creation_time // 1000
+    if message.absolute_expiry_time is not None:
+        properties["expiration"] = message.absolute_expiry_time // 1000
+    fields["sections"] = [{"name": section.name, "size": section.size} for section in message.sections]
+
+
+def _add_body(fields: dict[str, Any], message: Message, form: BodyForm) -> None:
+    body = message.body
+    if message.body_file is not None:
+        fields["body_file"] = message.body_file
+    elif body is None:
+        return
+    elif form is BodyForm.HEX:
+        fields["body_hex"] = body.hex()
+    else:
+        try:
+            fields["body"] = body.decode()
+        except UnicodeDecodeError:
+            fields["body_base64"] = base64.b64encode(body).decode()

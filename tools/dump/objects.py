@@ -1,0 +1,157 @@
+"""Everything that is no message as JSON objects: wiring, transactions, damage, records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from formats.amqp_0_10.plain import plain_map
+from formats.broker_records.wiring import Bridge, Exchange, GeneralObject, Link
+from formats.broker_records.xids import decode_xid
+from formats.rhm.records import (
+    COMMIT_DECISION,
+    COMPRESSED,
+    EXTERNAL,
+    LAST_OF_FLUSH,
+    MOVED,
+    OVERWRITE_INDICATOR,
+    SEAL,
+    TRANSIENT,
+    Kind,
+    RecordHeader,
+)
+from store.damage import Damage
+from store.offline import RecoveredQueue, RecoveredTransaction
+from store.wiring import StoredBinding
+
+Object = dict[str, Any]
+
+_FLAG_NAMES = {
+    OVERWRITE_INDICATOR: "overwrite-indicator",
+    TRANSIENT: "transient",
+    EXTERNAL: "external",
+    MOVED: "moved",
+    COMPRESSED: "compressed",
+    LAST_OF_FLUSH: "last-of-flush",
+    SEAL: "seal",
+}
+
+
+def exchange_object(exchange: Exchange) -> Object:
+    """An exchange."""
+    return {
+        "kind": "exchange",
+        "name": exchange.name,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "arguments": plain_map(exchange.arguments),
+        "alternate_exchange": exchange.alternate_exchange or None,
+    }
+
+
+def queue_object(queue: RecoveredQueue) -> Object:
+    """A queue; its arguments are null where no catalogue tells them."""
+    record = queue.record
+    return {
+        "kind": "queue",
+        "name": queue.name,
+        "arguments": None if record is None else plain_map(record.arguments),
+        "alternate_exchange": None if record is None else record.alternate_exchange or None,
+        "messages": queue.deliverable,
+    }
+
+
+def binding_object(binding: StoredBinding) -> Object:
+    """A binding."""
+    return {
+        "kind": "binding",
+        "exchange": binding.exchange,
+        "queue": binding.record.queue_name,
+        "key": binding.record.key,
+        "arguments": plain_map(binding.record.arguments),
+    }
+
+
+def general_object(record: Link | Bridge | GeneralObject) -> Object:
+    """A link, a bridge or another object. A link's password is not shown."""
+    if isinstance(record, Link):
+        return {
+            "kind": "link",
+            "name": record.name,
+            "host": record.host,
+            "port": record.port,
+            "transport": record.transport,
+            "durable": record.durable,
+            "mechanism": record.mechanism,
+            "user": record.user,
+        }
+    if isinstance(record, Bridge):
+        return {
+            "kind": "bridge",
+            "name": record.name,
+            "link": record.link_name or f"{record.link_host}:{record.link_port}",
+            "source": record.source,
+            "destination": record.destination,
+            "key": record.key,
+            "durable": record.durable,
+            "dynamic": record.dynamic,
+        }
+    return {"kind": "object", "type": record.kind, "name": record.name, "properties": plain_map(record.properties)}
+
+
+def transaction_object(transaction: RecoveredTransaction) -> Object:
+    """An open transaction. Where the prepared list does not say what it is, its id does."""
+    xid = decode_xid(transaction.xid)
+    distributed = transaction.two_phase if transaction.two_phase is not None else xid.kind == "dtx"
+    show = distributed and xid.global_id is not None and xid.branch_id is not None
+    return {
+        "kind": "transaction",
+        "xid": transaction.xid.hex(),
+        "type": "dtx" if distributed else "local",
+        "state": transaction.outcome.value,
+        "format": xid.format if show else None,
+        "global_id": xid.global_id.hex() if show and xid.global_id is not None else None,
+        "branch_id": xid.branch_id.hex() if show and xid.branch_id is not None else None,
+        "enqueues": transaction.enqueues,
+        "dequeues": transaction.dequeues,
+    }
+
+
+def damage_object(damage: Damage) -> Object:
+    """A damage."""
+    return {"kind": "damage", **damage._asdict()}
+
+
+def record_object(queue: str, header: RecordHeader, xid: bytes, file: str, offset: int) -> Object:
+    """A record of a journal; what an enqueue holds is added by the caller."""
+    fields: Object = {
+        "kind": "record",
+        "queue": queue,
+        "type": header.kind.label,
+        "rid": header.rid if header.version == 2 or header.kind is not Kind.FILLER else None,
+        "xid": xid.hex() or None,
+        "flags": _flag_names(header),
+        "flush": header.flush if header.version == 2 else None,
+        "file": file,
+        "offset": offset,
+        "size": header.size,
+        "checksum": _checksum_state(header),
+    }
+    if header.kind is Kind.DEQUEUE:
+        fields["dequeued_rid"] = header.dequeued_rid
+    if header.kind is Kind.FILLER:
+        fields["blocks"] = header.blocks
+    return fields
+
+
+def _flag_names(header: RecordHeader) -> list[str]:
+    names = dict(_FLAG_NAMES)
+    if header.kind is Kind.DEQUEUE:
+        names[COMMIT_DECISION] = "commit"
+    return [names.get(bit, f"0x{bit:04x}") for bit in (1 << i for i in range(16)) if header.flags & bit]
+
+
+def _checksum_state(header: RecordHeader) -> str:
+    """A record that is shown has passed what its version can check: a checksum, its tail's magic and rid, nothing."""
+    if header.version == 2:
+        return "crc ok"
+    return "tail ok" if header.has_tail else "none"

@@ -1,0 +1,86 @@
+"""Every record of every journal, in the order in which it was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from formats.rhm.records import Kind, RecordHeader
+from store.damage import Damage
+from store.journal.directory import Journal
+from store.offline import OfflineStore, torn_tail
+from tools.dump.body_files import body_directory
+from tools.dump.dump import Output
+from tools.dump.messages import MessageReader, message_fields, undecoded
+from tools.dump.objects import damage_object, record_object
+from tools.dump.selection import BodyForm, Selection
+
+
+def dump_records(
+    store: OfflineStore, output: Output, selection: Selection, form: BodyForm, bodies: Path | None
+) -> None:
+    """Show the records of a store's journals: the transaction prepared list first, then each queue's."""
+    for damage in store.damage:
+        output.show(damage_object(damage))
+    for journal in store.all_journals():
+        if not selection.has_queue(journal.name):
+            continue
+        reader = MessageReader(journal, form, body_directory(bodies, journal.name))
+        lister = RecordLister(store, journal, reader, output, selection, form)
+        for damage in journal.damage:
+            lister.damaged(damage)
+        end = journal.walk(lister, every_record=True)
+        if end is not None and end.torn:
+            store.notices.append(torn_tail(journal, end))
+        journal.close()
+
+
+class RecordLister:
+    """A `RecordSink` that shows each record of one journal, damage where it stands."""
+
+    def __init__(
+        self,
+        store: OfflineStore,
+        journal: Journal,
+        reader: MessageReader,
+        output: Output,
+        selection: Selection,
+        form: BodyForm,
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._reader = reader
+        self._output = output
+        self._selection = selection
+        self._form = form
+
+    def enqueue(self, rid: int, place: int) -> None:
+        """Never called: the walk hands over every record through `record`."""
+        raise AssertionError(rid, place)
+
+    def dequeue(self, rid: int, dequeued_rid: int) -> None:
+        """Never called: the walk hands over every record through `record`."""
+        raise AssertionError(rid, dequeued_rid)
+
+    def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
+        """One record, with its message if it is an enqueue."""
+        selection = self._selection
+        if selection.kinds and header.kind not in selection.kinds:
+            return
+        if not selection.has_xid(xid) or not selection.has_rid(header.rid):
+            return
+        file, offset = self._journal.stream.locate(place)
+        fields = record_object(self._journal.name, header, xid, file.path, offset)
+        if header.kind is Kind.ENQUEUE:
+            if self._journal is self._store.prepared_list:
+                fields["prepared"] = "dtx" if self._store.is_two_phase(place) else "local"
+            else:
+                message = self._reader.read(header.rid, place)
+                fields["message"] = message_fields(message, self._form)
+                if message.problem is not None:
+                    self.damaged(undecoded(self._journal, header.rid, place, message.problem))
+        self._output.show(fields)
+
+    def damaged(self, damage: Damage) -> None:
+        """Damage met on the way."""
+        self._store.damage.append(damage)
+        self._output.show(damage_object(damage))

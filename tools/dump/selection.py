@@ -1,0 +1,73 @@
+"""Which records and messages to show, and how to show a body."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from formats.rhm.records import Kind
+
+_RANGE = re.compile(r"(?P<first>0x[0-9a-fA-F]+|[0-9]+)?(?P<dots>\.\.)?(?P<last>0x[0-9a-fA-F]+|[0-9]+)?")
+_HIGHEST_RID = (1 << 64) - 1
+
+
+class BodyForm(Enum):
+    """How a message's body is shown."""
+
+    TEXT = "text"
+    HEX = "hex"
+    NONE = "none"
+    FILES = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to show. An empty set selects everything.
+
+    Attributes:
+        queues: queue names.
+        rids: first and last record id.
+        xids: transaction ids.
+        kinds: kinds of records.
+    """
+
+    queues: frozenset[str] = frozenset()
+    rids: tuple[int, int] = (0, _HIGHEST_RID)
+    xids: frozenset[bytes] = frozenset()
+    kinds: frozenset[Kind] = field(default_factory=frozenset)
+
+    def has_queue(self, name: str) -> bool:
+        """Whether a queue is shown."""
+        return not self.queues or name in self.queues
+
+    def has_rid(self, rid: int) -> bool:
+        """Whether a record id is shown."""
+        return self.rids[0] <= rid <= self.rids[1]
+
+    def has_xid(self, xid: bytes | None) -> bool:
+        """Whether records under a transaction id are shown."""
+        return not self.xids or xid in self.xids
+
+    @property
+    def all_messages(self) -> bool:
+        """Whether no message of a shown queue is left out."""
+        return self.rids == (0, _HIGHEST_RID) and not self.xids
+
+
+def parse_rids(text: str) -> tuple[int, int]:
+    """`A..B`, `A..`, `..B` or `A`, decimal or 0x…, both ends included.
+
+    Raises:
+        ValueError: it is none of these, or ends before it begins.
+    """
+    found = _RANGE.fullmatch(text.strip())
+    if found is None or (found["first"] is None and found["last"] is None):
+        raise ValueError(f"{text!r} is no record id and no range A..B")
+    first = int(found["first"], 0) if found["first"] else 0
+    if found["dots"] is None:
+        return first, first
+    last = int(found["last"], 0) if found["last"] else _HIGHEST_RID
+    if last < first:
+        raise ValueError(f"{text!r} ends before it begins")
+    return first, last

@@ -1,0 +1,214 @@
+"""`qstore-dump`: show what is in a store, record by record or as recovery would leave it.
+
+Exit codes: 0 all could be read, 1 damage was found (the rest is shown all the same), 2 the input or the command line
+cannot be used.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from formats.rhm.records import RECORD_KINDS, Kind
+from store.disk import OsDisk
+from store.layout import UnusableInputError
+from store.offline import OfflineStore, open_store
+from tools.dump.dump import Output, RecoveryDump
+from tools.dump.json_lines import JsonLines
+from tools.dump.records import dump_records
+from tools.dump.selection import BodyForm, Selection, parse_rids
+from tools.dump.tables import Tables, printable
+from tools.names import unescape_name
+from tools.progress import reading_progress
+
+EXIT_DAMAGE = 1
+EXIT_UNUSABLE = 2
+
+_EPILOG = """
+\b
+Examples:
+  qstore-dump /var/lib/qpidd                      every record of every journal
+  qstore-dump /var/lib/qpidd --outstanding        the messages that a restart would deliver
+  qstore-dump /var/lib/qpidd --outstanding --json --body none
+  qstore-dump /var/lib/qpidd --outstanding --queue orders --body files --body-dir /tmp/orders
+  qstore-dump /var/lib/qpidd --transactions       what is in doubt, half committed, never prepared
+  qstore-dump /var/lib/qpidd --wiring             queues, exchanges, bindings, links
+  qstore-dump /var/lib/qpidd/rhm/jrnl/001c/orders --type dequeue --rid 0x400..0x4ff
+  qstore-dump JournalData.0003.jdat               one file by itself
+
+\b
+Exit codes: 0 everything could be read, 1 damage was found, 2 unusable input.
+Nothing is ever written to the store: a read-only file system is as good as any.
+"""
+
+
+def _version() -> str:
+    try:
+        return version("qstore")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class _Rids(click.ParamType[tuple[int, int]]):
+    """A range of record ids."""
+
+    name = "A..B"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_rids(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Xid(click.ParamType[bytes]):
+    """A transaction id in hex."""
+
+    name = "hex"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        try:
+            return bytes.fromhex(str(value).removeprefix("0x"))
+        except ValueError:
+            self.fail(f"{value!r} is no transaction id in hex", param, ctx)
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("path", type=click.Path())
+@click.option("--outstanding", is_flag=True, help="What recovery keeps: wiring, messages, open transactions.")
+@click.option("--transactions", is_flag=True, help="The transactions that are open, and what recovery does with them.")
+@click.option("--wiring", is_flag=True, help="Exchanges, queues, bindings, links, bridges and other objects.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of tables.")
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. May be given again.")
+@click.option(
+    "--rid", "rids", type=_Rids(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A; decimal or 0x…."
+)
+@click.option(
+    "--xid", "xids", type=_Xid(), multiple=True, metavar="HEX", help="Only this transaction. May be given again."
+)
+@click.option(
+    "--type", "kinds", multiple=True, help="Only records of this type. May be given again.",
+    type=click.Choice(sorted(kind.label for kind in RECORD_KINDS)),
+)  # fmt: skip
+@click.option(
+    "--body", "body", default="text", show_default=True, type=click.Choice([form.value for form in BodyForm]),
+    help="Bodies as text (base64 where they are none), in hex, left out, or as files in --body-dir.",
+)  # fmt: skip
+@click.option(
+    "--body-dir", type=click.Path(path_type=Path), help="Where --body files puts them.  [default: qstore-bodies]"
+)
+@click.version_option(_version(), prog_name="qstore-dump")
+@click.pass_context
+def command(
+    context: click.Context,
+    path: str,
+    *,
+    outstanding: bool,
+    transactions: bool,
+    wiring: bool,
+    as_json: bool,
+    queues: tuple[str, ...],
+    rids: tuple[int, int] | None,
+    xids: tuple[bytes, ...],
+    kinds: tuple[str, ...],
+    body: str,
+    body_dir: Path | None,
+) -> None:
+    """Show what is in a message store.
+
+    PATH is a store directory (qpidd's, or qstore's own), the directory of one journal, or one journal file: which of
+    these it is, and of which version, is found by looking. Without --outstanding, --transactions or --wiring every
+    record is listed in the order in which it was written.
+    """
+    recovery = outstanding or transactions or wiring
+    form = BodyForm(body)
+    if recovery and kinds:
+        raise click.UsageError("--type selects records; it does not go with --outstanding, --transactions or --wiring.")
+    if body_dir is not None and form is not BodyForm.FILES:
+        raise click.UsageError("--body-dir goes with --body files.")
+    selection = Selection(
+        queues=frozenset(unescape_name(name) for name in queues),
+        rids=rids or Selection().rids,
+        xids=frozenset(xids),
+        kinds=frozenset(Kind[kind.upper()] for kind in kinds),
+    )
+    bodies = _body_directory(path, body_dir) if form is BodyForm.FILES else None
+    try:
+        with reading_progress(OsDisk()) as progress:
+            store = open_store(progress or OsDisk(), path)
+            if progress is not None:
+                total = sum(journal.stream.size for journal in store.all_journals())
+                progress.expect("reading journals", total * (2 if outstanding else 1))
+            output: Output = JsonLines(click.get_binary_stream("stdout")) if as_json else Tables(Console())
+            if recovery:
+                _dump_recovery(store, output, selection, form, bodies, outstanding, transactions, wiring)
+            else:
+                dump_records(store, output, selection, form, bodies)
+            output.flush()
+            store.close()
+    except UnusableInputError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _fail(f"{error.filename or path}: {error.strerror or error}")
+    for notice in store.notices:
+        click.echo(f"notice: {printable(notice)}", err=True)
+    if store.damage:
+        count = len(store.damage)
+        click.echo(f"{count} {'damage' if count == 1 else 'damages'} found; see the list of damage.", err=True)
+        context.exit(EXIT_DAMAGE)
+
+
+def _dump_recovery(
+    store: OfflineStore,
+    output: Output,
+    selection: Selection,
+    form: BodyForm,
+    bodies: Path | None,
+    outstanding: bool,
+    transactions: bool,
+    wiring: bool,
+) -> None:
+    recovered = store.recover()
+    dump = RecoveryDump(store, output, selection, form, bodies)
+    if outstanding or wiring:
+        dump.wiring(recovered, everything=wiring)
+    if outstanding:
+        dump.messages(recovered)
+    if outstanding or transactions:
+        dump.transactions(recovered)
+    dump.damage()
+
+
+def _body_directory(path: str, directory: Path | None) -> Path:
+    """Where bodies go: never into the store that is read."""
+    target = (directory or Path("qstore-bodies")).resolve()
+    if target.is_relative_to(Path(path).resolve()):
+        raise click.UsageError(f"--body-dir {target} lies in the store that is read; choose a place outside of it.")
+    return target
+
+
+def _fail(text: str) -> NoReturn:
+    click.echo(f"qstore-dump: {printable(text)}", err=True)
+    sys.exit(EXIT_UNUSABLE)
+
+
+def main() -> None:
+    """The console script: a reader that goes away (`| head`) ends it silently, as other Unix commands."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    command(prog_name="qstore-dump")
+
+
+if __name__ == "__main__":
+    main()
