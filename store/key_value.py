@@ -87,10 +87,13 @@ class RocksKeyValue:
         options = _options(DBRecoveryMode.tolerate_corrupted_tail_records())
         options.create_if_missing(create)
         options.set_error_if_exists(create)
-        if not create and not (directory / "CURRENT").is_file():
-            raise CatalogueError(f"{directory}: not a RocksDB database: there is no file CURRENT")
         try:
+            # RocksDB would leave a log and a lock behind in a directory that it finds to be none of its own.
+            if not create and not (directory / "CURRENT").is_file():
+                raise CatalogueError(f"{directory}: not a RocksDB database: there is no file CURRENT")
             return cls(Rdict(str(directory), options, access_type=AccessType.read_write()), directory)
+        except CatalogueError:
+            raise
         except Exception as error:
             raise CatalogueError(f"{directory}: RocksDB cannot open it: {_line(error)}") from error
 

@@ -111,6 +111,11 @@ class OfflineStore:
         """The prepared list, if there is one, then the queues' journals."""
         return [*([self.prepared_list] if self.prepared_list is not None else []), *self.journals]
 
+    @property
+    def size(self) -> int:
+        """Bytes in the used files of all journals."""
+        return sum(journal.stream.size for journal in self.all_journals())
+
     # ---- opening ----
 
     def _read_wiring(self) -> Wiring | None:

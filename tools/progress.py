@@ -14,9 +14,9 @@ from store.disk import Disk, ReadableFile
 class _CountedFile:
     """A file that tells how much was read of it."""
 
-    def __init__(self, file: ReadableFile, progress: ReadingProgress) -> None:
+    def __init__(self, file: ReadableFile, disk: CountingDisk) -> None:
         self._file = file
-        self._progress = progress
+        self._disk = disk
 
     @property
     def size(self) -> int:
@@ -24,37 +24,39 @@ class _CountedFile:
 
     def read(self, offset: int, length: int) -> bytes:
         chunk = self._file.read(offset, length)
-        self._progress.add(len(chunk))
+        self._disk.add(len(chunk))
         return chunk
 
     def close(self) -> None:
         self._file.close()
 
 
-class ReadingProgress:
+class CountingDisk:
     """A disk that shows how much was read through it.
 
     Args:
         disk: the disk that does the work.
-        bar: where it is shown.
+        bar: where it is shown; None where nobody would see it.
     """
 
-    def __init__(self, disk: Disk, bar: Progress) -> None:
+    def __init__(self, disk: Disk, bar: Progress | None) -> None:
         self._disk = disk
         self._bar = bar
-        self._task = bar.add_task("reading", total=None)
+        self._task = None if bar is None else bar.add_task("opening", total=None)
 
     def expect(self, what: str, total: int) -> None:
         """A new stretch of work begins, of `total` bytes."""
-        self._bar.reset(self._task, total=total, description=what)
+        if self._bar is not None and self._task is not None:
+            self._bar.reset(self._task, total=total, description=what)
 
     def add(self, count: int) -> None:
         """So many bytes were read."""
-        self._bar.advance(self._task, count)
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, count)
 
-    def open(self, path: str) -> _CountedFile:
+    def open(self, path: str) -> ReadableFile:
         """Open a file for reading."""
-        return _CountedFile(self._disk.open(path), self)
+        return self._disk.open(path) if self._bar is None else _CountedFile(self._disk.open(path), self)
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -74,18 +76,13 @@ class ReadingProgress:
 
 
 @contextmanager
-def reading_progress(disk: Disk) -> Iterator[ReadingProgress | None]:
-    """A progress bar for reading through `disk`; None where nobody would see it."""
+def reading_progress(disk: Disk) -> Iterator[CountingDisk]:
+    """A disk like `disk` whose reading moves a bar, on standard error where that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        yield CountingDisk(disk, None)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        yield ReadingProgress(disk, bar)
+        yield CountingDisk(disk, bar)

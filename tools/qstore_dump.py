@@ -10,7 +10,7 @@ import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 from rich.console import Console
@@ -130,9 +130,8 @@ def command(
     these it is, and of which version, is found by looking. Without --outstanding, --transactions or --wiring every
     record is listed in the order in which it was written.
     """
-    recovery = outstanding or transactions or wiring
     form = BodyForm(body)
-    if recovery and kinds:
+    if kinds and (outstanding or transactions or wiring):
         raise click.UsageError("--type selects records; it does not go with --outstanding, --transactions or --wiring.")
     if body_dir is not None and form is not BodyForm.FILES:
         raise click.UsageError("--body-dir goes with --body files.")
@@ -143,18 +142,12 @@ def command(
         kinds=frozenset(Kind[kind.upper()] for kind in kinds),
     )
     bodies = _body_directory(path, body_dir) if form is BodyForm.FILES else None
+    sections = Sections(outstanding=outstanding, transactions=transactions, wiring=wiring)
     try:
-        with reading_progress(OsDisk()) as progress:
-            store = open_store(progress or OsDisk(), path)
-            if progress is not None:
-                total = sum(journal.stream.size for journal in store.all_journals())
-                progress.expect("reading journals", total * (2 if outstanding else 1))
-            output: Output = JsonLines(click.get_binary_stream("stdout")) if as_json else Tables(Console())
-            if recovery:
-                _dump_recovery(store, output, selection, form, bodies, outstanding, transactions, wiring)
-            else:
-                dump_records(store, output, selection, form, bodies)
-            output.flush()
+        with reading_progress(OsDisk()) as disk:
+            store = open_store(disk, path)
+            disk.expect("reading journals", store.size * (2 if outstanding else 1))
+            _dump(store, _output(as_json=as_json), sections, selection, form, bodies)
             store.close()
     except UnusableInputError as error:
         _fail(str(error))
@@ -166,29 +159,40 @@ def command(
         click.echo(f"notice: {printable(notice)}", err=True)
     if store.damage:
         count = len(store.damage)
-        click.echo(f"{count} {'damage' if count == 1 else 'damages'} found; see the list of damage.", err=True)
+        click.echo(f"{count} {'damage' if count == 1 else 'damages'} found; they are listed.", err=True)
         context.exit(EXIT_DAMAGE)
 
 
-def _dump_recovery(
-    store: OfflineStore,
-    output: Output,
-    selection: Selection,
-    form: BodyForm,
-    bodies: Path | None,
-    outstanding: bool,
-    transactions: bool,
-    wiring: bool,
+class Sections(NamedTuple):
+    """What of a recovered store is shown; nothing of it means that the records are listed."""
+
+    outstanding: bool
+    transactions: bool
+    wiring: bool
+
+
+def _output(*, as_json: bool) -> Output:
+    if as_json:
+        return JsonLines(sys.stdout.buffer)
+    return Tables(Console())
+
+
+def _dump(
+    store: OfflineStore, output: Output, sections: Sections, selection: Selection, form: BodyForm, bodies: Path | None
 ) -> None:
-    recovered = store.recover()
-    dump = RecoveryDump(store, output, selection, form, bodies)
-    if outstanding or wiring:
-        dump.wiring(recovered, everything=wiring)
-    if outstanding:
-        dump.messages(recovered)
-    if outstanding or transactions:
-        dump.transactions(recovered)
-    dump.damage()
+    if not any(sections):
+        dump_records(store, output, selection, form, bodies)
+    else:
+        recovered = store.recover()
+        dump = RecoveryDump(store, output, selection, form, bodies)
+        if sections.outstanding or sections.wiring:
+            dump.wiring(recovered, everything=sections.wiring)
+        if sections.outstanding:
+            dump.messages(recovered)
+        if sections.outstanding or sections.transactions:
+            dump.transactions(recovered)
+        dump.damage()
+    output.flush()
 
 
 def _body_directory(path: str, directory: Path | None) -> Path:

@@ -115,7 +115,7 @@ class _Walk:
 
     pages: PageFile
     on_damage: OnDamage
-    seen: set[int] = field(default_factory=set)  # pages that something led to
+    seen: set[int] = field(default_factory=set)  # pages that were read where they belong
     emitted: set[int] = field(default_factory=set)  # leaves of the main tree whose pairs were yielded
 
     def tree(self, root: int) -> Iterator[tuple[bytes, bytes]]:
@@ -161,21 +161,20 @@ class _Walk:
             yield page
 
     def _node(self, number: int, allowed: frozenset[PageType], level: int | None, context: int) -> Page:
-        page = self._take(number, context)
+        page = self._unseen(number, context)
         if page.type not in allowed:
             what = f"page {number} of type {page.type.name} has no place in this tree"
             raise BdbError(what, page.start + 25)
         if (level is not None and page.level != level) or (page.level == 1) != (page.type in LEAF_TYPES):
             raise BdbError(f"page {number} of type {page.type.name} is on level {page.level}", page.start + 24)
-        return page
-
-    def _take(self, number: int, context: int) -> Page:
-        """Page `number`, for the first and only time; `context`: offset of what points to it."""
-        if number in self.seen:
-            raise BdbError(f"page {number} is pointed to a second time", context)
-        page = self.pages.page(number, context)
         self.seen.add(number)
         return page
+
+    def _unseen(self, number: int, context: int) -> Page:
+        """Page `number`, which its reader marks as seen; `context`: offset of what points to it."""
+        if number in self.seen:
+            raise BdbError(f"page {number} is pointed to a second time", context)
+        return self.pages.page(number, context)
 
     def _pairs(self, leaf: Page) -> Iterator[tuple[bytes, bytes]]:
         self.emitted.add(leaf.number)
@@ -234,8 +233,9 @@ class _Walk:
         length = 0
         number, context = item.page, item.offset + 4
         while number:
-            page = self._take(number, context)
+            page = self._unseen(number, context)
             parts.append(self.pages.overflow_data(page))
+            self.seen.add(number)
             length += len(parts[-1])
             if length > item.length:
                 raise BdbError(f"an overflow chain is longer than its {item.length} bytes", page.start)

@@ -200,6 +200,7 @@ def encode_message(
     message_properties: Mapping[str, Any] = _NO_FIELDS,
     channel: int = 0,
     sync: bool = False,
+    last_segment: bool | None = None,
 ) -> bytes:
     """The data of an enqueue record for a 0-10 message, as qpidd stores one that a client sent.
 
@@ -211,6 +212,8 @@ def encode_message(
         message_properties: field name (`structs.MESSAGE_PROPERTIES`) -> value.
         channel: that the message came in by.
         sync: the transfer's sync bit.
+        last_segment: whether the header frame is marked as the last segment; None where that is so without content.
+            A client that sends an empty body has sent False.
 
     Raises:
         BrokerRecordError: a value does not fit its field, or the fields do not fit a frame.
@@ -223,7 +226,8 @@ def encode_message(
         raise BrokerRecordError(error.what) from error
     method = _TRANSFER.to_bytes(2, "big") + bytes([1, sync]) + transfer
     method_frame = _encode_frame(_FIRST_SEGMENT, _METHOD_SEGMENT, channel, method)
-    header_frame = _encode_frame(0 if content else _LAST_SEGMENT, _HEADER_SEGMENT, channel, structs)
+    is_last = not content if last_segment is None else last_segment
+    header_frame = _encode_frame(_LAST_SEGMENT if is_last else 0, _HEADER_SEGMENT, channel, structs)
     size = len(method_frame) + len(header_frame)
     return b"".join([size.to_bytes(HEADER_SIZE_BYTES, "big"), method_frame, header_frame, content])
 

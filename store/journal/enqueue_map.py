@@ -154,20 +154,19 @@ class EnqueueMap:
         """How many records are in that state (not GONE)."""
         return self._states.count(state) + sum(1 for _, other in self._late.values() if other == state)
 
-    def in_rid_order(self) -> Iterator[Entry]:
-        """The records that are not gone, by rid."""
+    def in_rid_order(self) -> Iterator[tuple[int, int, int]]:
+        """Rid, place and state of the records that are not gone, by rid."""
         self._settle()
-        yield from map(Entry, self._rids, self._places, self._states)
+        return zip(self._rids, self._places, self._states, strict=True)
 
-    def in_place_order(self) -> Iterator[Entry]:
-        """The records that are not gone, in the order in which they stand in the journal."""
+    def in_place_order(self) -> Iterator[tuple[int, int, int]]:
+        """Rid, place and state of the records that are not gone, in the order in which they stand in the journal."""
         self._settle()
-        places = self._places
+        rids, places, states = self._rids, self._places, self._states
         if all(map(lt, places, islice(places, 1, None))):
-            yield from map(Entry, self._rids, places, self._states)
-            return
-        for index in sorted(range(len(places)), key=places.__getitem__):
-            yield Entry(self._rids[index], places[index], self._states[index])
+            return zip(rids, places, states, strict=True)
+        order = array("Q", sorted(range(len(places)), key=places.__getitem__))
+        return ((rids[index], places[index], states[index]) for index in order)
 
     # ---- upkeep ----
 

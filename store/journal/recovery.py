@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from formats.rhm.records import MOVED, TRANSIENT, Kind, RecordHeader
 from store.damage import Damage
@@ -45,20 +45,9 @@ class OpenTransaction(NamedTuple):
     dequeues: int
 
 
-class OutstandingRecord(NamedTuple):
-    """A message that recovery keeps.
-
-    Attributes:
-        rid: record id.
-        place: where its enqueue record stands in the journal's stream.
-        state: LIVE, LOCKED (a branch in doubt would dequeue it) or PENDING (a branch in doubt would enqueue it).
-        xid: the branch in doubt, if any.
-    """
-
-    rid: int
-    place: int
-    state: int
-    xid: bytes | None
+#: A message that recovery keeps: record id; where its enqueue record stands in the journal's stream; LIVE, LOCKED (a
+#: branch in doubt would dequeue it) or PENDING (a branch in doubt would enqueue it); the branch in doubt, if any.
+OutstandingRecord: TypeAlias = tuple[int, int, int, bytes | None]
 
 
 class JournalRecovery:
@@ -176,9 +165,4 @@ class JournalRecovery:
         """The messages that recovery keeps: in journal order in version 1, in rid order in version 2."""
         entries = self.messages.in_place_order() if version == 1 else self.messages.in_rid_order()
         in_doubt = self._in_doubt
-        if not in_doubt:
-            for rid, place, state in entries:
-                yield OutstandingRecord(rid, place, state, None)
-            return
-        for rid, place, state in entries:
-            yield OutstandingRecord(rid, place, state, None if state == LIVE else in_doubt.get(rid))
+        return ((rid, place, state, in_doubt.get(rid) if in_doubt else None) for rid, place, state in entries)

@@ -68,6 +68,14 @@ def test_the_0_10_vector_is_made_again() -> None:
     assert data == b"\0\0\0\x6b" + VECTOR + b"hello"
 
 
+def test_the_header_frame_is_marked_as_the_last_segment_where_no_content_follows() -> None:
+    marks = [
+        encode_message(content, last_segment=last_segment)[4 + 19]
+        for content, last_segment in ((b"x", None), (b"", None), (b"", False), (b"x", True))
+    ]
+    assert marks == [0x03, 0x07, 0x03, 0x07]
+
+
 NAMES = st.text(max_size=20) | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 U8, U64 = st.integers(0, 255), st.integers(0, 2**64 - 1)
 HEADERS = st.dictionaries(NAMES, st.integers(-(2**63), 2**63 - 1) | st.text(max_size=9) | st.none(), max_size=3)

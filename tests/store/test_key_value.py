@@ -249,6 +249,21 @@ class TestOpenCopy:
         copy.close()
 
 
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.log", "*.sst"])
+def test_no_flipped_byte_goes_unnoticed(database: Path, pattern: str) -> None:
+    path = only(database, pattern)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), len(whole) // 24 + 1):
+        flip(path, at)
+        try:
+            _, damage = read_copy(database)
+        except CatalogueError as error:
+            damage = (str(error),)
+        assert len(damage) == 1, at
+        assert "\n" not in damage[0]
+        path.write_bytes(whole)
+
+
 def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 0xFF

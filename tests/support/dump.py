@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from click.testing import CliRunner
+
 from tools.qstore_dump import command
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -67,7 +68,9 @@ def dump(*arguments: str | os.PathLike[str]) -> Dump:
 
 
 def run_dump(
-    *arguments: str | bytes | os.PathLike[str], before: Sequence[str] = (), environment: dict[str, str] | None = None
+    *arguments: str | bytes | os.PathLike[str],
+    before: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
 ) -> Dump:
     """Run the command as a process of its own, its streams captured.
 

@@ -119,25 +119,10 @@ class StoreCopy:
             out.write(content.rstrip(b"\0"))
             out.truncate(len(content))
 
-    def journal_files(self) -> list[Path]:
-        """The files of all journals that were written to."""
-        files = sorted(self.path.rglob("*.jdat"))
-        return [file for file in files if file.open("rb").read(4) != bytes(4)]
 
-    def records(self) -> Iterator[PlacedRecord]:
-        """All records in place, fillers left out, each file read until its first break."""
-        for file in self.journal_files():
-            yield from records_of(file)
-
-    def record(self, rid: int, kind: Kind, journal: str | None = None) -> PlacedRecord:
-        """The one record of that rid and kind, in the journal whose directory is called `journal`."""
-        found = [
-            record
-            for record in self.records()
-            if record.header.rid == rid and record.header.kind is kind and journal in (None, record.file.parent.name)
-        ]
-        assert len(found) == 1, f"{len(found)} records with rid {rid}"
-        return found[0]
+def written_files(root: Path) -> list[Path]:
+    """The journal files below `root` that were written to: the others are all zero."""
+    return [file for file in sorted(root.rglob("*.jdat")) if file.stat().st_blocks and any(file.read_bytes()[:4])]
 
 
 def records_of(file: Path) -> Iterator[PlacedRecord]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from formats.checksum import extend_crc32c
-from formats.rhm.file_header import FileHeader, encode_file_header
+from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry, padded
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo, encode_jinf
 from formats.rhm.records import (
@@ -127,6 +127,7 @@ class JournalBuilder:
         self._random = random.Random(seed)
         self._entered = -1  # the file, counted over all laps, up to which headers are made
         self._salt = 0  # of that file
+        self._salts: dict[int, int] = {}  # of the files that the last record reaches
         self._pending: list[_Pending] = []
         self._pending_headers: list[tuple[int, bytes]] = []  # file counted over all laps, sector
         self._flush_start = 0
@@ -142,13 +143,9 @@ class JournalBuilder:
         )
         return self.append(header, xid, data)
 
-    def dequeue(
-        self, dequeued_rid: int, *, rid: int | None = None, xid: bytes = b"", flags: int = 0
-    ) -> PlacedRecord:
+    def dequeue(self, dequeued_rid: int, *, rid: int | None = None, xid: bytes = b"", flags: int = 0) -> PlacedRecord:
         """A dequeue of the enqueue `dequeued_rid`."""
-        header = RecordHeader(
-            Kind.DEQUEUE, self.version, flags, self._rid(rid), len(xid), dequeued_rid=dequeued_rid
-        )
+        header = RecordHeader(Kind.DEQUEUE, self.version, flags, self._rid(rid), len(xid), dequeued_rid=dequeued_rid)
         return self.append(header, xid)
 
     def commit(self, xid: bytes, *, rid: int | None = None) -> PlacedRecord:
@@ -206,7 +203,7 @@ class JournalBuilder:
 
     def _enter(self, size: int, rid: int) -> None:
         """Make the headers of the files that a record of `size` bytes at the present position reaches."""
-        self._salts: dict[int, int] = {self._entered: self._salt}
+        self._salts = {self._entered: self._salt}
         data_size, end = self.geometry.data_size, self.position + size
         for index in range(self._entered + 1, (end - 1) // data_size + 1):
             rest = end - index * data_size
@@ -223,9 +220,7 @@ class JournalBuilder:
     def _file_header(self, index: int, first_record_offset: int, rid: int) -> FileHeader:
         lap, number = divmod(index, self.geometry.files)
         if self.version == 1:
-            return FileHeader(
-                1, lap & 1, number, first_record_offset, _SECONDS, 0, rid=rid, logical_number=number
-            )
+            return FileHeader(1, lap & 1, number, first_record_offset, _SECONDS, 0, rid=rid, logical_number=number)
         return FileHeader(
             2,
             lap & 1,
@@ -250,9 +245,7 @@ class JournalBuilder:
             self.fill(blocks, flags=flags)
         if self.version == 2:
             last = self._pending[-1]
-            self._pending[-1] = last._replace(
-                header=last.header._replace(flags=last.header.flags | LAST_OF_FLUSH)
-            )
+            self._pending[-1] = last._replace(header=last.header._replace(flags=last.header.flags | LAST_OF_FLUSH))
         self._write(b"".join(encode_record(head, xid, data, salt=salt) for head, xid, data, salt in self._pending))
         self._pending.clear()
 
@@ -265,6 +258,8 @@ class JournalBuilder:
         if position is not None:
             self.position = self._flush_start = position
             self._entered = (position - 1) // self.geometry.data_size
+            header = decode_file_header(bytes(self.files[self._entered % self.geometry.files][:DATA_OFFSET]))
+            self._salt = header.salt if header is not None else 0
         if self.version == 1:
             if blocks := self._blocks_to_alignment():
                 self.fill(blocks)
@@ -281,8 +276,8 @@ class JournalBuilder:
 
     def _single_filler(self, flags: int) -> None:
         room = self.room() or self.geometry.data_size
-        blocks = self._blocks_to_alignment() or min(self._alignment, room) // BLOCK_SIZE
-        self.fill(blocks, flags=flags)
+        to_alignment = (room - self.geometry.file_size) % self._alignment or self._alignment
+        self.fill(min(to_alignment, room) // BLOCK_SIZE, flags=flags)
         self.flush()
 
     def _blocks_to_alignment(self) -> int:

@@ -20,7 +20,15 @@ from hypothesis import strategies as st
 from formats.rhm.geometry import SECTOR_SIZE
 from formats.rhm.records import COMMIT_DECISION, TAIL_SIZE, Kind, RecordHeader
 from tests.support.dump import Dump, dump
-from tests.support.fixtures import CopyFactory, CopyOpener, PlacedRecord, StoreCopy, StoreOpener, records_of
+from tests.support.fixtures import (
+    CopyFactory,
+    CopyOpener,
+    PlacedRecord,
+    StoreCopy,
+    StoreOpener,
+    records_of,
+    written_files,
+)
 
 FLAGS_OFFSET: Final = 6
 NEVER: Final = 1 << 63  # a record id that none has: nothing is cut
@@ -64,7 +72,11 @@ HISTORIES: Final = {
         {"c.q1": 50, "c.q2": 50},
         {
             "tx": Transaction(
-                "local", 101, COMMITTED, {"c.q1": range(1000, 2200), "c.q2": range(1000, 2200)}, {"c.q1": range(25)}
+                "local",
+                101,
+                COMMITTED,
+                {"c.q1": range(1000, 2200), "c.q2": range(1000, 2200)},
+                {"c.q1": range(25)},
             )
         },
         {},
@@ -159,7 +171,7 @@ Transactions = list[tuple[str, str]]
 
 def expected_messages(history: History, states: Mapping[str, str], rid: int) -> Messages:
     """Each queue's messages and their states, with the transactions in `states` and nothing from `rid` on."""
-    queues = {queue: {number: "outstanding" for number in range(count)} for queue, count in history.first.items()}
+    queues = {queue: dict.fromkeys(range(count), "outstanding") for queue, count in history.first.items()}
     for name, state in states.items():
         transaction = history.transactions[name]
         for queue, numbers in transaction.dequeues.items():
@@ -198,9 +210,7 @@ def check(dumped: Dump, history: History, states: Mapping[str, str], rid: int = 
     for line in dumped.lines("message"):
         shown[line["queue"]].append((line["headers"]["sn"], line["state"]))
     assert shown == expected
-    deliverable = {
-        queue: sum(state == "outstanding" for _, state in messages) for queue, messages in expected.items()
-    }
+    deliverable = {queue: sum(state == "outstanding" for _, state in messages) for queue, messages in expected.items()}
     assert {line["name"]: line["messages"] for line in dumped.lines("queue")} == deliverable
     lines = dumped.lines("transaction")
     assert sorted((line["type"], line["state"]) for line in lines) == expected_transactions(history, states)
@@ -214,8 +224,7 @@ def records_by_file(root: Path) -> dict[Path, list[PlacedRecord]]:
     """Each written journal file of a store, by its path below `root`, and its records; their data left out."""
     return {
         file.relative_to(root): [record._replace(data=b"") for record in records_of(file)]
-        for file in sorted(root.rglob("*.jdat"))
-        if file.open("rb").read(4) == b"RHMf"
+        for file in written_files(root)
     }
 
 
@@ -437,4 +446,8 @@ def test_without_the_prepared_list_nothing_was_prepared(factories: dict[str, Cop
             file.unlink()
         (copy.path / "rhm" / "tpl").rmdir()
         dumped = dump_copy(copy)
-    check(dumped, history, {**states_before(history, NEVER), "p1": UNPREPARED, "p2": UNPREPARED, "p3": UNPREPARED})
+    check(
+        dumped,
+        history,
+        {**states_before(history, NEVER), "p1": UNPREPARED, "p2": UNPREPARED, "p3": UNPREPARED},
+    )

@@ -14,7 +14,12 @@ from formats.rhm.records import Kind
 from tests.support.dump import Dump, Line, dump
 from tests.support.fixtures import StoreFixture, StoreOpener, records_of
 
-STANDARD_EXCHANGES = {"amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
+STANDARD_EXCHANGES = {
+    "amq.direct": "direct",
+    "amq.topic": "topic",
+    "amq.fanout": "fanout",
+    "amq.match": "headers",
+}
 
 # The manifest's names of header types, and what its client put on the wire for them (formats page, section 9.3).
 WIRE_TYPES = {
@@ -75,7 +80,13 @@ def test_no_damage(dumped: Dump) -> None:
 
 
 def test_only_the_kinds_of_the_schema(dumped: Dump) -> None:
-    assert {line["kind"] for line in dumped.lines()} <= {"exchange", "queue", "binding", "message", "transaction"}
+    assert {line["kind"] for line in dumped.lines()} <= {
+        "exchange",
+        "queue",
+        "binding",
+        "message",
+        "transaction",
+    }
 
 
 def test_queues(legacy_store: StoreFixture, dumped: Dump) -> None:
@@ -290,7 +301,8 @@ def test_unprepared_transaction(open_fixture: StoreOpener) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["legacy-a-clean", "legacy-b-crash1", "legacy-c-localtx", "legacy-c-midcommit3", "legacy-e-wrap-clean"]
+    "name",
+    ["legacy-a-clean", "legacy-b-crash1", "legacy-c-localtx", "legacy-c-midcommit3", "legacy-e-wrap-clean"],
 )
 def test_no_transaction_is_open(open_fixture: StoreOpener, name: str) -> None:
     _, dumped = open_dump(open_fixture, name)

@@ -126,8 +126,8 @@ def in_delivery_order(queue: RecoveredQueue, journal: Journal) -> Iterator[Outst
         return queue.outstanding()
     reader = MessageReader(journal, BodyForm.NONE)
     level_of = bytearray()
-    for record in queue.outstanding():
-        header = reader.read(record.rid, record.place).header
+    for rid, place, _, _ in queue.outstanding():
+        header = reader.read(rid, place).header
         priority = _DEFAULT_PRIORITY if header is None or header.priority is None else header.priority
         level_of.append(_level(priority, levels))
     return _by_level(queue, level_of, levels)

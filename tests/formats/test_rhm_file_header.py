@@ -1,0 +1,114 @@
+"""File headers of the journal in both versions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.checksum import independent_crc32c
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
+
+U64 = st.integers(0, 2**64 - 1)
+U32 = st.integers(0, 2**32 - 1)
+U16 = st.integers(0, 2**16 - 1)
+COMMON = {
+    "overwrite_indicator": st.integers(0, 1),
+    "file_number": U16,
+    "first_record_offset": U64,
+    "seconds": U64,
+    "nanoseconds": U32,
+}
+HEADERS_1 = st.builds(FileHeader, version=st.just(1), rid=U64, logical_number=U16, **COMMON)
+HEADERS_2 = st.builds(
+    FileHeader,
+    version=st.just(2),
+    first_flush=U64,
+    salt=U64,
+    queue_id=U64,
+    incarnation=U32,
+    flush_alignment=U16,
+    **COMMON,
+)
+
+
+@given(HEADERS_1 | HEADERS_2)
+def test_round_trip(header: FileHeader) -> None:
+    sector = encode_file_header(header)
+    assert len(sector) == 512
+    assert decode_file_header(sector) == header
+    assert sector[64:] == b"\xff" * 448
+
+
+def test_vector() -> None:
+    """Formats page, section 17, file 0 of queue q1."""
+    content = bytes.fromhex(
+        "52484d6601000000 0100000000000000"
+        "0000 0000 00000000 0002000000000000"
+        "3b64006b00000000 076ea00c 00000000"
+    )  # fmt: skip
+    header = FileHeader(1, 0, 0, 0x200, seconds=0x6B00643B, nanoseconds=0x0CA06E07, rid=1)
+    assert decode_file_header(content) == header
+    assert encode_file_header(header) == content.ljust(512, b"\xff")
+
+
+def test_version_2_layout() -> None:
+    header = FileHeader(2, 1, 3, 0x280, 5, 6, first_flush=7, salt=8, queue_id=9, incarnation=10, flush_alignment=4096)
+    sector = encode_file_header(header)
+    fields = bytes.fromhex(
+        "52484d66 02 00 0100  0700000000000000 8002000000000000 0800000000000000 0900000000000000"
+        "0a000000 0300 0010 0500000000000000 06000000"
+    )
+    crc = independent_crc32c(fields, 0).to_bytes(4, "little")
+    assert sector == (fields + crc).ljust(512, b"\xff")
+
+
+@given(HEADERS_2, st.integers(0, 64 * 8 - 1))
+def test_version_2_notices_every_flipped_bit(header: FileHeader, bit: int) -> None:
+    sector = bytearray(encode_file_header(header))
+    sector[bit // 8] ^= 1 << bit % 8
+    if sector[4] == 1 or not any(sector[:4]):  # it became one of version 1, or unwritten, and is read as such
+        return
+    with pytest.raises(RhmError):
+        decode_file_header(bytes(sector))
+
+
+def test_never_written() -> None:
+    assert decode_file_header(bytes(512)) is None
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"", b"RHMf\1\0", b"RHMf\2\0", b"fMHR\1\1"]))
+def test_hostile_bytes(content: bytes, begin: bytes) -> None:
+    try:
+        decode_file_header(begin + content)
+    except RhmError as error:
+        assert 0 <= error.offset <= max(64, len(begin + content))
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "truncated file header"),
+        (b"RHMf", "truncated file header"),
+        (b"RHMf\1\0\0\0" + bytes(39), "truncated file header"),
+        (b"RHMf\2\0\0\0" + bytes(55), "truncated file header"),
+        (b"fMHR\1\1\0\0" + bytes(504), "big-endian writer"),
+        (b"RHMf\3\0\0\0" + bytes(504), "unsupported journal version 3 in file header"),
+        (b"RHMf\0\0\0\0" + bytes(504), "unsupported journal version 0 in file header"),
+        (b"RHMf\1\1\0\0" + bytes(504), "byte 5 of file header should be 0, is 1"),
+        (b"RHMe\1\0\0\0" + bytes(504), "no file header: magic 0x654d4852"),
+        (b"RHMf\2\0\0\0" + bytes(504), "fails its checksum"),
+    ],
+)
+def test_what_is_wrong_is_said(content: bytes, what: str) -> None:
+    with pytest.raises(RhmError, match=what):
+        decode_file_header(content)
+
+
+def test_headers_are_values() -> None:
+    header = FileHeader(1, 0, 0, 0x200)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        header.rid = 3  # type: ignore[misc]
