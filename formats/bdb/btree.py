@@ -235,10 +235,10 @@ class _Walk:
         while number:
             page = self._unseen(number, context)
             parts.append(self.pages.overflow_data(page))
-            self.seen.add(number)
             length += len(parts[-1])
             if length > item.length:
                 raise BdbError(f"an overflow chain is longer than its {item.length} bytes", page.start)
+            self.seen.add(number)
             number, context = page.next, page.start + 16
         if length != item.length:
             raise BdbError(f"an overflow chain ends after {length} of {item.length} bytes", context)

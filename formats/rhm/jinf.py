@@ -2,9 +2,10 @@
 
 Version 1, qpidd's: one leaf `<name value="…" />` a line, in the order of `_VERSION_1_TEXT`, with nothing escaped.
 qpidd reads it by searching each line for a name, so a queue called "journal_version" or one with a quote in its
-name misleads it; here a value ends only at `" />` before the end of a line, and a leaf's name stands at its start.
+name misleads it. Here a leaf's name stands at the start of its line, and a queue's name, which the journal's directory
+repeats, cannot pass for another leaf: it may hold quotes, line ends and whole leaves.
 
-Version 2: one JSON object on one line, sorted keys, ended by a newline, and in it under "crc32c" the CRC-32C of the
+Version 2: one flat JSON object on one line, sorted keys, ended by a newline, and in it under "crc32c" the CRC-32C of the
 same line without that key. It holds the whole queue record, so that a journal directory alone restores its queue.
 
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
@@ -147,42 +148,66 @@ def _encode_version_1(info: JournalInfo) -> bytes:
 
 
 class _Leaves:
-    """The `<name value="…" />` lines of a version-1 file."""
+    """The `<name value="…" />` lines of a version-1 file.
+
+    Only the queue's name and the directory, which ends with it, can hold anything. So the version, which stands before
+    them, is the first leaf of its name, and every other leaf the last of its name.
+    """
 
     def __init__(self, content: bytes) -> None:
         self._content = content
 
-    def text(self, name: str, default: str | None = None) -> str:
-        pattern = rb"^[ \t]*<" + name.encode() + rb' value="(.*?)" ?/>[ \t\r]*$'
-        found = re.search(pattern, self._content, re.MULTILINE | re.DOTALL)
-        if found is not None:
-            return found[1].decode("utf-8", "surrogateescape")
+    def _values(self, name: str) -> list[bytes]:
+        pattern = rb'^[ \t]*<%s value="(.*)" ?/>[ \t\r]*$' % name.encode()
+        return re.findall(pattern, self._content, re.MULTILINE)
+
+    def text(self, name: str, default: str | None = None, *, first: bool = False) -> str:
+        if values := self._values(name):
+            return values[0 if first else -1].decode("utf-8", "surrogateescape")
         if default is None:
             raise RhmError(f"journal info file has no value for {name}")
         return default
 
-    def number(self, name: str, default: int | None = None) -> int:
-        text = self.text(name, None if default is None else str(default))
+    def number(self, name: str, default: int | None = None, *, first: bool = False) -> int:
+        text = self.text(name, None if default is None else str(default), first=first)
         if not re.fullmatch(r"[0-9]{1,15}", text):
             raise RhmError(f"journal info file: {name} is no number: {text[:40]!r}")
         return int(text)
 
+    def name_and_directory(self) -> tuple[str, str]:
+        """The queue's name and the directory: what stands between the first leaf's beginning and the last's end.
+
+        Where the name itself holds the border between the two, so does the directory: the middle one is the border.
+        """
+        begin = re.search(rb'^[ \t]*<id_string value="', self._content, re.MULTILINE)
+        ends = list(re.finditer(rb'" ?/>[ \t\r]*\n[ \t]*<base_filename value="', self._content))
+        if begin is None or not ends or ends[-1].start() < begin.end():
+            return self.text("id_string"), self.text("directory", "")
+        text = self._content[begin.end() : ends[-1].start()]
+        borders = list(re.finditer(rb'" ?/>[ \t\r]*\n[ \t]*<directory value="', text))
+        if not borders:
+            return self.text("id_string"), ""
+        border = borders[len(borders) // 2]
+        name, directory = text[: border.start()], text[border.end() :]
+        return name.decode("utf-8", "surrogateescape"), directory.decode("utf-8", "surrogateescape")
+
 
 def _decode_version_1(content: bytes) -> JournalInfo:
     leaves = _Leaves(content)
-    version = leaves.number("journal_version")
+    version = leaves.number("journal_version", first=True)
     if version != 1:
         raise RhmError(f"unsupported journal version {version} in journal info file")
     blocks, block = leaves.number("JRNL_SBLK_SIZE"), leaves.number("JRNL_DBLK_SIZE")
     if (blocks, block) != (_SECTOR_BLOCKS, _BLOCK_BYTES):
         raise RhmError(f"journal info file: sectors of {blocks} blocks of {block} bytes, not 4 of 128")
     expand = leaves.text("auto_expand", "false") == "true"
+    queue_name, directory = leaves.name_and_directory()
     return JournalInfo(
         version=1,
-        queue_name=leaves.text("id_string"),
+        queue_name=queue_name,
         base_name=leaves.text("base_filename"),
         geometry=_geometry(leaves.number("number_jrnl_files"), leaves.number("jrnl_file_size_sblks")),
-        directory=leaves.text("directory", ""),
+        directory=directory,
         seconds=leaves.number("seconds", 0),
         nanoseconds=leaves.number("nanoseconds", 0),
         local_time=leaves.text("string", ""),
@@ -238,6 +263,8 @@ def _decode_version_2(content: bytes) -> JournalInfo:
     version = fields.get("journal_version")
     if version != 2:
         raise RhmError(f"unsupported journal version {version!r:.40} in journal info file")
+    if not all(isinstance(value, str | int) for value in fields.values()):
+        raise RhmError("journal info file holds more than text and numbers")
     crc = fields.pop("crc32c", None)
     if crc != extend_crc32c(0, _canonical(fields)):
         raise RhmError("journal info file fails its checksum")

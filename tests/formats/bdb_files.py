@@ -9,7 +9,7 @@ PAGE_SIZE = 512
 LEAF, INTERNAL, RECNO_INTERNAL, RECNO_LEAF, OVERFLOW, DUPLICATE_LEAF = 5, 3, 4, 6, 7, 12
 
 
-def slow_checksum(data: bytes) -> int:
+def slow_checksum(data: bytes | bytearray) -> int:
     value = 0
     for byte in data:
         value = (value * 33 + byte) & 0xFFFFFFFF
@@ -147,5 +147,3 @@ def one_leaf(pairs: Sequence[tuple[bytes, bytes]], lsn: tuple[int, int] = (0, 1)
     file = BdbFile(page_size=page_size)
     file.page(1, LEAF, [inline(value) for pair in pairs for value in pair], lsn=lsn)
     return file.build()
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 
 import pytest
@@ -172,11 +173,11 @@ def test_hostile_bytes(content: bytes) -> None:
         decode_jinf(content)
 
 
-@pytest.mark.parametrize("depth", range(50, 1050, 10))
-def test_nested_json_is_refused_however_deep(depth: int) -> None:
-    content = b'{"journal_version":2,"x":' + b"[" * depth + b"]" * depth + b"}"
-    with pytest.raises(RhmError):
-        decode_jinf(content)
+def test_nested_json_is_refused_however_deep() -> None:
+    for depth in range(sys.getrecursionlimit() + 10):
+        content = b'{"journal_version":2,"x":' + b"[" * depth + b"]" * depth + b"}"
+        with pytest.raises(RhmError):
+            decode_jinf(content)
 
 
 @given(st.data())
@@ -239,7 +240,8 @@ def test_what_is_wrong_is_said(content: bytes, what: str) -> None:
         ({"seconds": True}, "seconds is no number"),
         ({"number_jrnl_files": 0}, "0 files is out of range"),
         ({"jrnl_file_size_sblks": 1 << 60}, "out of range"),
-        ({"incarnation": None}, "incarnation is no number"),
+        ({"incarnation": None}, "holds more than text and numbers"),
+        ({"incarnation": "1"}, "incarnation is no number"),
     ],
 )
 def test_checksummed_nonsense_is_refused(change: dict[str, object], what: str) -> None:

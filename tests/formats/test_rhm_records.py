@@ -89,6 +89,10 @@ def test_version_2_notices_every_flipped_bit(
     encoded = bytearray(encode_record(header, xid, body, salt=salt))
     bit = data.draw(st.integers(0, (header.tail_offset + 12) * 8 - 1))
     encoded[bit // 8] ^= 1 << bit % 8
+    if header.kind is Kind.FILLER and bit // 8 == 4:
+        # Any filler that does not say version 2 is one of version 1, for the journal's reader to refuse.
+        assert decode_header(bytes(encoded)).version == 1
+        return
     with pytest.raises(RhmError):
         decode_record(bytes(encoded), salt=salt)
 

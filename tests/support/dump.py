@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ COMMAND: Final = (sys.executable, "-m", "tools.qstore_dump")
 Line = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dump:
     """What one run gave.
 
@@ -46,8 +47,11 @@ class Dump:
 
     def lines(self, kind: str | None = None) -> list[Line]:
         """The JSON objects on standard output, those of one kind only if asked."""
-        found = [json.loads(line) for line in self.out.splitlines()]
-        return [line for line in found if kind in (None, line["kind"])]
+        return [line for line in self._lines if kind in (None, line["kind"])]
+
+    @cached_property
+    def _lines(self) -> list[Line]:
+        return [json.loads(line) for line in self.out.splitlines()]
 
     def messages(self, queue: str, *states: str) -> list[Line]:
         """The message lines of one queue, in order; only those in `states`, if any is given."""

@@ -59,6 +59,9 @@ class MemoryDisk:
     def is_file(self, path: str) -> bool:
         return posixpath.normpath(path) in self.files
 
+    def real_path(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join("/", path))
+
 
 class MemoryFile:
     """An open file of a `MemoryDisk`."""

@@ -320,7 +320,7 @@ def test_messages_in_doubt(open_fixture: StoreOpener) -> None:
             expected |= {(queue, number, state, xid) for queue, numbers in branch[part].items() for number in numbers}
     in_doubt = [line for line in dumped.lines("message") if line["state"] != "outstanding"]
     assert {(line["queue"], sequence_number(line), line["state"], line["xid"]) for line in in_doubt} == expected
-    assert len(in_doubt) == len(expected) == 16
+    assert len(in_doubt) == len(expected) == 15
 
 
 def test_messages_in_doubt_stand_in_their_place(open_fixture: StoreOpener) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from itertools import compress
 from pathlib import Path
 from typing import Any, Protocol
 
 from store.journal.directory import Journal
 from store.journal.enqueue_map import LIVE, LOCKED
-from store.journal.recovery import OutstandingRecord
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore
 from tools.dump.body_files import body_directory
+from tools.dump.delivery_order import in_delivery_order
 from tools.dump.messages import MessageReader, message_fields, undecoded
 from tools.dump.objects import (
     binding_object,
@@ -26,8 +23,6 @@ from tools.dump.selection import BodyForm, Selection
 
 _STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue"}
 _PENDING = "in-doubt-enqueue"
-_DEFAULT_PRIORITY = 4  # AMQP 0-10, delivery-properties: medium
-_MAX_LEVELS = 10
 
 
 class Output(Protocol):
@@ -117,39 +112,3 @@ class RecoveryDump:
         for transaction in recovered.transactions:
             if self._selection.has_xid(transaction.xid):
                 self._output.show(transaction_object(transaction))
-
-
-def in_delivery_order(queue: RecoveredQueue, journal: Journal) -> Iterator[OutstandingRecord]:
-    """The outstanding messages as consumers would get them: those of a priority queue by level, highest first."""
-    levels = _priority_levels(queue)
-    if levels < 2:
-        return queue.outstanding()
-    reader = MessageReader(journal, BodyForm.NONE)
-    level_of = bytearray()
-    for rid, place, _, _ in queue.outstanding():
-        header = reader.read(rid, place).header
-        priority = _DEFAULT_PRIORITY if header is None or header.priority is None else header.priority
-        level_of.append(_level(priority, levels))
-    return _by_level(queue, level_of, levels)
-
-
-def _by_level(queue: RecoveredQueue, level_of: bytearray, levels: int) -> Iterator[OutstandingRecord]:
-    for level in reversed(range(levels)):
-        yield from compress(queue.outstanding(), (of == level for of in level_of))
-
-
-def _priority_levels(queue: RecoveredQueue) -> int:
-    """The argument qpid.priorities: how many levels the queue has, at most 10."""
-    if queue.record is None:
-        return 1
-    for name in ("qpid.priorities", "x-qpid-priorities"):
-        value = queue.record.arguments.get(name)
-        if value is not None and isinstance(value.value, int):
-            return min(value.value, _MAX_LEVELS)
-    return 1
-
-
-def _level(priority: int, levels: int) -> int:
-    """AMQP 0-10's ten priorities on fewer levels: the middle of the priorities stays in the middle."""
-    lowest = 5 - min(5, math.ceil(levels / 2))
-    return min(max(priority - lowest, 0), levels - 1)

@@ -25,6 +25,8 @@ _SIZE_BYTES: Final = 4  # the header's own size, at the beginning of the data
 _SMALL: Final = 1 << 16  # data up to this many bytes are read in one go
 _MAX_HEADER: Final = 64 << 20  # bytes; a header has two frames, of at most 64 KiB each in AMQP 0-10
 
+_TOO_SHORT: Final = "the data are shorter than the header that they announce"
+
 
 class Message(NamedTuple):
     """A stored message, taken apart.
@@ -69,7 +71,7 @@ class MessageReader:
         data = self._journal.stream.read(data_place, size)
         start = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
         if start > size or size < _SIZE_BYTES:
-            return self._finish(rid, None, "the data are shorter than the header that they announce", [data])
+            return self._finish(rid, None, _TOO_SHORT, [data])
         try:
             header = decode_message_header(data[_SIZE_BYTES:start])
         except BrokerRecordError as error:
@@ -77,16 +79,16 @@ class MessageReader:
         if header.amqp_1_0 is not None:
             return self._finish(rid, header, None, _sections(data, header.amqp_1_0))
         body = data[start:]
-        if self._form is BodyForm.FILES:
+        if self._directory is not None:
             return self._finish(rid, header, None, [body])
-        return Message(header, None, len(body), sha256(body).hexdigest(), body, None)
+        return Message(header, None, size - start, sha256(body).hexdigest(), body, None)
 
     def _read_large(self, rid: int, place: int, size: int) -> Message:
         stream = self._journal.stream
         start = _SIZE_BYTES + int.from_bytes(stream.read(place, _SIZE_BYTES), "big")
         whole = self._journal.data_chunks(place, size)
         if start > min(size, _SIZE_BYTES + _MAX_HEADER):
-            return self._finish(rid, None, "the data are shorter than the header that they announce", whole)
+            return self._finish(rid, None, _TOO_SHORT, whole)
         raw = stream.read(place + _SIZE_BYTES, start - _SIZE_BYTES)
         try:
             header = decode_message_header(raw)
@@ -134,7 +136,7 @@ def message_fields(message: Message, form: BodyForm) -> dict[str, Any]:
     """The fields of a message's JSON object that come from the message itself."""
     header = message.header
     if header is None:
-        fields: dict[str, Any] = dict(_UNDECODED)
+        fields = dict(_UNDECODED)
     else:
         fields = {
             "exchange": header.exchange,
@@ -142,17 +144,7 @@ def message_fields(message: Message, form: BodyForm) -> dict[str, Any]:
             "message_id": header.message_id,
             "delivery_mode": header.delivery_mode,
             "priority": header.priority,
-            "properties": {
-                "content_type": header.content_type,
-                "content_encoding": header.content_encoding,
-                "correlation_id": _text(header.correlation_id),
-                "reply_to": _reply_to(header.reply_to),
-                "user_id": _text(header.user_id),
-                "app_id": _text(header.app_id),
-                "ttl": header.ttl,
-                "expiration": header.expiration,
-                "timestamp": header.timestamp,
-            },
+            "properties": _properties(header),
             "headers": header.headers,
             "header_types": header.header_types,
         }
@@ -175,6 +167,20 @@ _UNDECODED: Final[dict[str, Any]] = {
     "headers": {},
     "header_types": {},
 }
+
+
+def _properties(header: MessageHeader) -> dict[str, Any]:
+    return {
+        "content_type": header.content_type,
+        "content_encoding": header.content_encoding,
+        "correlation_id": _text(header.correlation_id),
+        "reply_to": _reply_to(header.reply_to),
+        "user_id": _text(header.user_id),
+        "app_id": _text(header.app_id),
+        "ttl": header.ttl,
+        "expiration": header.expiration,
+        "timestamp": header.timestamp,
+    }
 
 
 def _text(value: bytes | str | None) -> str | None:

@@ -1,0 +1,168 @@
+"""The index of a journal's messages against a plain dict, and its memory."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from store.journal import enqueue_map
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap, Entry
+
+STATES = st.sampled_from([LIVE, LOCKED, PENDING])
+RIDS = st.integers(0, 60)
+
+
+class EnqueueMapMachine(RuleBasedStateMachine):
+    """The map with thresholds so low that it merges and sweeps all the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.index = EnqueueMap()
+        self.model: dict[int, tuple[int, int]] = {}
+        self.duplicates: list[Entry] = []
+        self.highest = 0
+        self.place = 0
+        self.next_rid = 0
+
+    @initialize(sweep_at=st.integers(0, 8), merge_at=st.integers(1, 8))
+    def set_thresholds(self, sweep_at: int, merge_at: int) -> None:
+        self.patch.setattr(enqueue_map, "_SWEEP_AT", sweep_at)
+        self.patch.setattr(enqueue_map, "_MERGE_AT", merge_at)
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    def _add(self, rid: int, state: int) -> None:
+        self.place += 128
+        self.index.add(rid, self.place, state)
+        self.highest = max(self.highest, rid)
+        if rid in self.model:
+            self.duplicates.append(Entry(rid, self.place, state))
+        else:
+            self.model[rid] = (self.place, state)
+        self.next_rid = max(self.next_rid, rid + 1)
+
+    @rule(count=st.integers(1, 6), step=st.integers(1, 3))
+    def add_ascending(self, count: int, step: int) -> None:
+        for _ in range(count):
+            self._add(self.next_rid + step - 1, LIVE)
+
+    @rule(rid=RIDS, state=STATES)
+    def add_anywhere(self, rid: int, state: int) -> None:
+        self._add(rid, state)
+
+    @rule(rid=RIDS)
+    def remove_anywhere(self, rid: int) -> None:
+        assert self.index.remove(rid) == (self.model.pop(rid, None) is not None)
+
+    @rule(count=st.integers(1, 8))
+    def remove_oldest(self, count: int) -> None:
+        for rid in sorted(self.model)[:count]:
+            assert self.index.remove(rid)
+            del self.model[rid]
+
+    @rule(rid=RIDS, state=STATES)
+    def set_state(self, rid: int, state: int) -> None:
+        assert self.index.set_state(rid, state) == (rid in self.model)
+        if rid in self.model:
+            self.model[rid] = (self.model[rid][0], state)
+
+    @rule(rid=RIDS)
+    def move(self, rid: int) -> None:
+        self.place += 128
+        self.index.move(rid, self.place)
+        self.highest = max(self.highest, rid)
+        self.model[rid] = (self.place, self.model.get(rid, (0, LIVE))[1])
+        self.next_rid = max(self.next_rid, rid + 1)
+
+    @rule()
+    def look_in_order(self) -> None:
+        entries = [Entry(rid, *value) for rid, value in self.model.items()]
+        assert list(self.index.in_rid_order()) == sorted(entries)
+        assert list(self.index.in_place_order()) == sorted(entries, key=lambda entry: entry.place)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert len(self.index) == len(self.model)
+        assert self.index.duplicates == self.duplicates
+        assert self.index.highest_rid == self.highest
+        for state in (LIVE, LOCKED, PENDING):
+            assert self.index.count(state) == sum(1 for _, other in self.model.values() if other == state)
+        for rid in range(62):
+            value = self.model.get(rid)
+            assert self.index.get(rid) == (None if value is None else Entry(rid, *value))
+
+
+EnqueueMapMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestEnqueueMap = EnqueueMapMachine.TestCase
+
+
+COUNT = 200_000
+
+
+def ascending() -> Iterable[int]:
+    return range(1, COUNT + 1)
+
+
+def stirred() -> Iterable[int]:
+    """Concurrent publishers: each rid up to 50 places from where it belongs."""
+    rng = random.Random(1)
+    return sorted(range(1, COUNT + 1), key=lambda rid: rid + rng.randrange(50))
+
+
+def shuffled() -> Iterable[int]:
+    rids = list(range(1, COUNT + 1))
+    random.Random(1).shuffle(rids)
+    return rids
+
+
+def transaction_at_the_end() -> Iterable[int]:
+    """A giant transaction that is committed after everything else: its rids all come late."""
+    return [*range(2, COUNT + 1, 2), *range(1, COUNT, 2)]
+
+
+@pytest.mark.parametrize("order", [ascending, stirred, shuffled, transaction_at_the_end])
+def test_memory_per_record(order: object) -> None:
+    """At most 48 bytes for each outstanding record, at any moment, whatever the order."""
+    assert callable(order)
+    rids = order()
+    tracemalloc.start()
+    try:
+        index = EnqueueMap()
+        for place, rid in enumerate(rids):
+            index.add(rid, place)
+        size, peak = tracemalloc.get_traced_memory()
+        counted = index.memory
+        assert sum(1 for _ in index.in_rid_order()) == COUNT
+        _, peak_after = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size <= 48 * COUNT
+    assert max(peak, peak_after) <= 48 * COUNT
+    assert 0.5 < counted / size < 2  # what it says of itself is the truth
+
+
+def test_memory_is_bounded_by_what_is_outstanding() -> None:
+    """A million messages that came and went leave nothing behind."""
+    index = EnqueueMap()
+    for rid in range(1_000_000):
+        index.add(rid, rid)
+        if rid >= 100:
+            assert index.remove(rid - 100)
+    assert len(index) == 100
+    assert index.memory < 1_000_000
+
+
+def test_places_need_all_64_bits() -> None:
+    index = EnqueueMap()
+    index.add(2**64 - 1, 2**63)
+    index.add(0, 2**64 - 1)
+    assert list(index.in_rid_order()) == [Entry(0, 2**64 - 1, LIVE), Entry(2**64 - 1, 2**63, LIVE)]
+    assert index.highest_rid == 2**64 - 1
