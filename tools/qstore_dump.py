@@ -33,14 +33,14 @@ EXIT_UNUSABLE = 2
 _EPILOG = """
 \b
 Examples:
-  qstore-dump /var/lib/qpidd                      every record of every journal
-  qstore-dump /var/lib/qpidd --outstanding        the messages that a restart would deliver
-  qstore-dump /var/lib/qpidd --outstanding --json --body none
-  qstore-dump /var/lib/qpidd --outstanding --queue orders --body files --body-dir /tmp/orders
-  qstore-dump /var/lib/qpidd --transactions       what is in doubt, half committed, never prepared
-  qstore-dump /var/lib/qpidd --wiring             queues, exchanges, bindings, links
-  qstore-dump /var/lib/qpidd/rhm/jrnl/001c/orders --type dequeue --rid 0x400..0x4ff
-  qstore-dump JournalData.0003.jdat               one file by itself
+qstore-dump /var/lib/qpidd                      every record of every journal
+qstore-dump /var/lib/qpidd --outstanding        the messages that a restart would deliver
+qstore-dump /var/lib/qpidd --outstanding --json --body none
+qstore-dump /var/lib/qpidd --outstanding --queue orders --body files --body-dir /tmp/orders
+qstore-dump /var/lib/qpidd --transactions       what is in doubt, half committed, never prepared
+qstore-dump /var/lib/qpidd --wiring             queues, exchanges, bindings, links
+qstore-dump /var/lib/qpidd/rhm/jrnl/001c/orders --type dequeue --rid 0x400..0x4ff
+qstore-dump JournalData.0003.jdat               one file by itself
 
 \b
 Exit codes: 0 everything could be read, 1 damage was found, 2 unusable input.
@@ -83,7 +83,7 @@ class _Xid(click.ParamType[bytes]):
             self.fail(f"{value!r} is no transaction id in hex", param, ctx)
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qstore-dump", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("path", type=click.Path())
 @click.option("--outstanding", is_flag=True, help="What recovery keeps: wiring, messages, open transactions.")
 @click.option("--transactions", is_flag=True, help="The transactions that are open, and what recovery does with them.")

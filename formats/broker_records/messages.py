@@ -65,6 +65,8 @@ _read_frame: Final = struct.Struct(">xBH8x").unpack_from
 _read_struct_head: Final = struct.Struct(">II").unpack_from
 
 _STRUCTS: Final = {0x0401: DELIVERY_PROPERTIES, 0x0403: MESSAGE_PROPERTIES}
+_MESSAGE_PROPERTIES_CODE: Final = 0x0403
+_ALIKE_LIMIT: Final = 512  # bytes that a remembered transfer and its structs have at most
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 # Where the readers put a field: its index in a MessageHeader. The types of the headers follow the headers.
@@ -117,32 +119,89 @@ def decode_message_header(header: bytes) -> MessageHeader:
     """
     if header[:4] == b"\0\0\0\0":
         return decode_sections(header)
-    values = list(_BLANK)
-    offset = 0
-    try:
-        segment, end, command, session_bytes, flags = _read_method_frame(header)
-        if segment != _METHOD_SEGMENT or command != _TRANSFER or session_bytes != 1:
-            raise BrokerRecordError("the first frame is not a message.transfer")
-        offset = _METHOD_BYTES
-        for read in _plan_transfer(flags):
-            offset = read(values, header, offset)
-        if offset != end:
-            raise BrokerRecordError(f"message.transfer does not end with its frame of {end} bytes")
-        if end != len(header):
-            segment, size = _read_frame(header, offset)
-            end += size
-            if segment != _HEADER_SEGMENT or end != len(header):
-                raise BrokerRecordError(f"a frame of type {segment} and {size} bytes is not a header frame", offset)
-            _read_properties(values, header, offset + _FRAME.size)
-    except (IndexError, struct.error):
-        raise BrokerRecordError("the header ends within a field", len(header)) from None
-    except Amqp010Error as error:
-        raise BrokerRecordError(error.what, error.offset) from error
+    values = _decode_alike(header) or _decode_anew(header)
     if values[_EXCHANGE] is None:
         values[_EXCHANGE] = values[_DESTINATION] or ""
     if values[_HEADERS] is None:
         values[_HEADERS], values[_HEADER_TYPES] = {}, {}
     return _new_tuple(MessageHeader, values)
+
+
+def _decode_anew(header: bytes) -> list[Any]:
+    """The fields of a 0-10 header, read from its first byte to its last."""
+    values = list(_BLANK)
+    try:
+        end = _read_transfer(values, header)
+        if end != len(header):
+            segment, size = _read_frame(header, end)
+            if segment != _HEADER_SEGMENT or end + size != len(header):
+                raise BrokerRecordError(f"a frame of type {segment} and {size} bytes is not a header frame", end)
+            _read_properties(values, header, end + _FRAME.size)
+    except (IndexError, struct.error):
+        raise BrokerRecordError("the header ends within a field", len(header)) from None
+    except Amqp010Error as error:
+        raise BrokerRecordError(error.what, error.offset) from error
+    return values
+
+
+def _decode_alike(header: bytes) -> list[Any] | None:
+    """The same, for a header that begins with message-properties and is otherwise like one seen before.
+
+    The messages of a queue differ in their message-properties (message id, headers), which most clients send first,
+    while transfer and delivery-properties (exchange, routing key, delivery mode) are mostly byte for byte the same.
+    None: the header is not of that kind, or not sound.
+    """
+    try:
+        _, transfer_end, _, _, _ = _read_method_frame(header)
+        segment, size = _read_frame(header, transfer_end)
+        struct_at = transfer_end + _FRAME.size
+        struct_size, code_and_flags = _read_struct_head(header, struct_at)
+        rest_at = struct_at + 4 + struct_size
+        length = len(header)
+        if (
+            code_and_flags >> 16 != _MESSAGE_PROPERTIES_CODE
+            or segment != _HEADER_SEGMENT
+            or transfer_end + size != length
+            or rest_at > length
+            or transfer_end + length - rest_at > _ALIKE_LIMIT
+        ):
+            return None
+        values = list(_decode_common(header[:transfer_end], header[rest_at:]))
+        plan = _plan_struct(code_and_flags)
+        offset = struct_at + 8
+        if plan is None or struct_size < 4:
+            return None
+        for read in plan:
+            offset = read(values, header, offset)
+        return values if offset == rest_at else None
+    except (IndexError, struct.error, Amqp010Error, BrokerRecordError):
+        return None  # `_decode_anew` says what is wrong, and where
+
+
+@lru_cache(maxsize=512)
+def _decode_common(transfer: bytes, structs: bytes) -> tuple[Any, ...]:
+    """The fields of a method frame and of the structs that come after message-properties."""
+    values = list(_BLANK)
+    if _read_transfer(values, transfer) != len(transfer):
+        raise BrokerRecordError("message.transfer is followed by something", len(transfer))
+    _read_properties(values, structs, 0)
+    if values[_HEADERS] is not None or values[_UNKNOWN_STRUCTS]:
+        raise BrokerRecordError("not common to messages")
+    return tuple(values)
+
+
+def _read_transfer(values: list[Any], header: bytes) -> int:
+    """The method frame; where it ends."""
+    end: int
+    segment, end, command, session_bytes, flags = _read_method_frame(header)
+    if segment != _METHOD_SEGMENT or command != _TRANSFER or session_bytes != 1:
+        raise BrokerRecordError("the first frame is not a message.transfer")
+    offset = _METHOD_BYTES
+    for read in _plan_transfer(flags):
+        offset = read(values, header, offset)
+    if offset != end:
+        raise BrokerRecordError(f"message.transfer does not end with its frame of {end} bytes")
+    return end
 
 
 def _read_properties(values: list[Any], header: bytes, offset: int) -> None:

@@ -11,12 +11,13 @@ States: a record is GONE, LIVE, LOCKED (dequeued by a transaction that is still 
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import compress, islice
 from operator import lt
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 GONE: Final = 0
 LIVE: Final = 1
@@ -25,6 +26,9 @@ PENDING: Final = 3
 
 _SWEEP_AT: Final = 4096  # entries gone before sweeping is thought of
 _MERGE_AT: Final = 1024  # late rids that wait, at least, before they are merged in
+_SORT_PART: Final = 1 << 14  # entries sorted at once
+
+_Column = TypeVar("_Column", "array[int]", bytearray)
 
 
 class Entry(NamedTuple):
@@ -189,15 +193,25 @@ class EnqueueMap:
         self._hint = 0
 
     def _merge(self) -> None:
-        # Late rids belong near the end, so only the entries above the lowest of them are put in order again.
-        start = bisect_left(self._rids, min(self._late))
-        rids = [*self._rids[start:], *self._late]
-        places = [*self._places[start:], *(place for place, _ in self._late.values())]
-        states = [*self._states[start:], *(state for _, state in self._late.values())]
-        order = sorted(range(len(rids)), key=rids.__getitem__)
-        self._rids[start:] = array("Q", map(rids.__getitem__, order))
-        self._places[start:] = array("Q", map(places.__getitem__, order))
-        self._states[start:] = bytearray(map(states.__getitem__, order))
+        late = sorted(self._late.items())
+        waiting = [value for _, value in late]
+        before = [bisect_left(self._rids, rid) for rid, _ in late]
         self._late.clear()
+        self._rids = _spliced(self._rids, before, [rid for rid, _ in late])
+        self._places = _spliced(self._places, before, [place for place, _ in waiting])
+        self._states = _spliced(self._states, before, [state for _, state in waiting])
         self._last = max(self._last, self._rids[-1])
         self._hint = 0
+
+
+def _spliced(column: _Column, before: Sequence[int], values: Sequence[int]) -> _Column:
+    """A copy of `column` with each of `values` put in before the index that `before`, ascending, gives for it."""
+    spliced = column[:0]
+    taken = 0
+    for index, value in zip(before, values, strict=True):
+        if index > taken:
+            spliced += column[taken:index]
+            taken = index
+        spliced.append(value)
+    spliced += column[taken:]
+    return spliced

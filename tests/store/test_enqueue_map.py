@@ -141,6 +141,8 @@ def test_memory_per_record(order: object) -> None:
         size, peak = tracemalloc.get_traced_memory()
         counted = index.memory
         assert sum(1 for _ in index.in_rid_order()) == COUNT
+        places = (entry.place for entry in index.in_place_order())
+        assert all(place == expected for expected, place in enumerate(places))
         _, peak_after = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
