@@ -54,6 +54,12 @@ class CountingDisk:
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, count)
 
+    def done(self) -> None:
+        """Take the bar away: what follows is shown on the terminal itself."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
     def open(self, path: str) -> ReadableFile:
         """Open a file for reading."""
         return self._disk.open(path) if self._bar is None else _CountedFile(self._disk.open(path), self)

@@ -10,7 +10,7 @@ import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -18,8 +18,8 @@ from rich.console import Console
 from formats.rhm.records import RECORD_KINDS, Kind
 from store.disk import OsDisk
 from store.layout import UnusableInputError
-from store.offline import OfflineStore, open_store
-from tools.dump.dump import Output, RecoveryDump
+from store.offline import open_store
+from tools.dump.dump import Output, Sections, dump_recovered
 from tools.dump.json_lines import JsonLines
 from tools.dump.records import dump_records
 from tools.dump.selection import BodyForm, Selection, parse_rids
@@ -146,8 +146,18 @@ def command(
     try:
         with reading_progress(OsDisk()) as disk:
             store = open_store(disk, path)
-            disk.expect("reading journals", store.size * (2 if outstanding else 1))
-            _dump(store, _output(as_json=as_json), sections, selection, form, bodies)
+            disk.expect("reading journals", store.size)
+            recovered = store.recover() if any(sections) else None
+            if outstanding:
+                disk.expect("reading messages", store.size)
+            if sys.stdout.isatty():
+                disk.done()
+            output = _output(as_json=as_json)
+            if recovered is None:
+                dump_records(store, output, selection, form, bodies)
+            else:
+                dump_recovered(recovered, output, sections, selection, form, bodies)
+            output.flush()
             store.close()
     except UnusableInputError as error:
         _fail(str(error))
@@ -163,36 +173,10 @@ def command(
         context.exit(EXIT_DAMAGE)
 
 
-class Sections(NamedTuple):
-    """What of a recovered store is shown; nothing of it means that the records are listed."""
-
-    outstanding: bool
-    transactions: bool
-    wiring: bool
-
-
 def _output(*, as_json: bool) -> Output:
     if as_json:
         return JsonLines(sys.stdout.buffer)
     return Tables(Console())
-
-
-def _dump(
-    store: OfflineStore, output: Output, sections: Sections, selection: Selection, form: BodyForm, bodies: Path | None
-) -> None:
-    if not any(sections):
-        dump_records(store, output, selection, form, bodies)
-    else:
-        recovered = store.recover()
-        dump = RecoveryDump(store, output, selection, form, bodies)
-        if sections.outstanding or sections.wiring:
-            dump.wiring(recovered, everything=sections.wiring)
-        if sections.outstanding:
-            dump.messages(recovered)
-        if sections.outstanding or sections.transactions:
-            dump.transactions(recovered)
-        dump.damage()
-    output.flush()
 
 
 def _body_directory(path: str, directory: Path | None) -> Path:

@@ -196,7 +196,7 @@ class _Walk:
 
     def _values(self, item: Item) -> Iterator[bytes]:
         """The value of a data item, or those of the duplicates that it stands for."""
-        if item.kind != ItemType.DUPLICATES:
+        if item.kind is not ItemType.DUPLICATES:
             value = self._value(item)
             if value is not None:
                 yield value
@@ -216,14 +216,12 @@ class _Walk:
 
     def _value(self, item: Item) -> bytes | None:
         """The bytes of one item; None, and the damage told, where they cannot be read."""
+        if item.kind is ItemType.DATA:
+            return item.data
         try:
-            match item.kind:
-                case ItemType.DATA:
-                    return item.data
-                case ItemType.OVERFLOW:
-                    return self._overflow(item)
-                case ItemType.DUPLICATES:
-                    raise BdbError("duplicates stand where one value belongs", item.offset + 2)
+            if item.kind is ItemType.OVERFLOW:
+                return self._overflow(item)
+            raise BdbError("duplicates stand where one value belongs", item.offset + 2)
         except BdbError as error:
             self.on_damage(error)
             return None

@@ -57,6 +57,8 @@ class ItemType(IntEnum):
     OVERFLOW = 3
 
 
+_DATA = int(ItemType.DATA)  # compared for every item: a plain int is faster
+_ITEM_TYPES = frozenset(ItemType)
 DELETED = 0x80
 
 
@@ -155,8 +157,7 @@ class Page(NamedTuple):
     body: int
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One item of a leaf.
 
     Attributes:
@@ -285,19 +286,17 @@ class PageFile:
     def _item(self, page: Page, offset: int) -> Item:
         end = page.start + self.page_size
         length, type_byte = _DATA_ITEM[self.order].unpack_from(self.buffer, offset)
-        deleted = bool(type_byte & DELETED)
-        match type_byte & ~DELETED:
-            case ItemType.DATA:
-                if offset + 3 + length > end:
-                    raise BdbError(f"an item of {length} bytes runs out of page {page.number}", offset)
-                return Item(offset, ItemType.DATA, deleted, self.buffer[offset + 3 : offset + 3 + length])
-            case ItemType.OVERFLOW | ItemType.DUPLICATES as kind:
-                if offset + _REFERENCE[self.order].size > end:
-                    raise BdbError(f"a reference runs out of page {page.number}", offset)
-                _, _, target, total = _REFERENCE[self.order].unpack_from(self.buffer, offset)
-                return Item(offset, ItemType(kind), deleted, page=target, length=total)
-            case unknown:
-                raise BdbError(f"page {page.number} holds an item of unknown type {unknown}", offset + 2)
+        deleted, kind = type_byte >= DELETED, type_byte & ~DELETED
+        if kind == _DATA:
+            if offset + 3 + length > end:
+                raise BdbError(f"an item of {length} bytes runs out of page {page.number}", offset)
+            return Item(offset, ItemType.DATA, deleted, self.buffer[offset + 3 : offset + 3 + length])
+        if kind not in _ITEM_TYPES:
+            raise BdbError(f"page {page.number} holds an item of unknown type {kind}", offset + 2)
+        if offset + _REFERENCE[self.order].size > end:
+            raise BdbError(f"a reference runs out of page {page.number}", offset)
+        _, _, target, total = _REFERENCE[self.order].unpack_from(self.buffer, offset)
+        return Item(offset, ItemType(kind), deleted, page=target, length=total)
 
 
 def read_metadata(buffer: bytes) -> tuple[Metadata, PageFile]:

@@ -26,7 +26,7 @@ PENDING: Final = 3
 
 _SWEEP_AT: Final = 4096  # entries gone before sweeping is thought of
 _MERGE_AT: Final = 1024  # late rids that wait, at least, before they are merged in
-_SORT_PART: Final = 1 << 14  # entries sorted at once
+_SORT_PART: Final = 1 << 12  # entries sorted at once
 
 _Column = TypeVar("_Column", "array[int]", bytearray)
 
@@ -169,7 +169,12 @@ class EnqueueMap:
         rids, places, states = self._rids, self._places, self._states
         if all(map(lt, places, islice(places, 1, None))):
             return zip(rids, places, states, strict=True)
-        order = array("Q", sorted(range(len(places)), key=places.__getitem__))
+        # Sorted in parts, which are packed: one list of everything would take more memory than the index itself.
+        parts = []
+        for start in range(0, len(places), _SORT_PART):
+            part = range(start, min(start + _SORT_PART, len(places)))
+            parts.append(array("Q", sorted(part, key=places.__getitem__)))
+        order = heapq.merge(*parts, key=places.__getitem__)
         return ((rids[index], places[index], states[index]) for index in order)
 
     # ---- upkeep ----

@@ -107,7 +107,7 @@ def test_without_the_program_one_notice_says_what_to_install(
 
 
 @needs_recovery
-def test_a_read_only_environment_is_read_by_anybody(open_fixture: StoreOpener, tmp_path: Path) -> None:
+def test_a_read_only_environment_is_read(open_fixture: StoreOpener, tmp_path: Path) -> None:
     copy = copied(open_fixture("legacy-b-crash1"), tmp_path)
     for path in copy.iterdir():
         path.chmod(0o400)

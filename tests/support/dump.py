@@ -19,6 +19,14 @@ from tools.qstore_dump import command
 ROOT: Final = Path(__file__).parent.parent.parent
 COMMAND: Final = (sys.executable, "-m", "tools.qstore_dump")
 
+#: Every form of output.
+MODES: Final = [
+    [*mode, *json_option]
+    for mode in ([], ["--outstanding"], ["--transactions"], ["--wiring"])
+    for json_option in ([], ["--json"])
+]
+mode_id = "+".join
+
 Line = dict[str, Any]
 
 

@@ -7,6 +7,7 @@ links until they are replaced. So one of 30 MB of mostly zeros costs next to not
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -78,6 +79,21 @@ def set_writable(root: Path, *, writable: bool) -> None:
             os.chmod(os.path.join(directory, name), 0o644 if writable else 0o444, follow_symlinks=True)
 
 
+# ---- what a tree looks like ----
+
+Snapshot = dict[str, tuple[int, int, int, str]]
+
+
+def snapshot(root: Path) -> Snapshot:
+    """Everything below `root`: mode, size, time of the last change, and digest of the content."""
+    found: Snapshot = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        status = path.stat()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(root))] = (status.st_mode, status.st_size, status.st_mtime_ns, digest)
+    return found
+
+
 # ---- private copies ----
 
 
@@ -118,6 +134,17 @@ class StoreCopy:
         with file.open("wb") as out:
             out.write(content.rstrip(b"\0"))
             out.truncate(len(content))
+
+
+def journal_directory(store: Path, queue: str) -> Path:
+    """The directory of a queue's journal. A queue's name with slashes is a path."""
+    (directory,) = (store / "rhm" / "jrnl").glob(f"*/{queue}")
+    return directory
+
+
+def journal_file(store: Path, queue: str) -> Path:
+    """The first file of a queue's journal: in the stores of local and of distributed transactions it holds all."""
+    return journal_directory(store, queue) / "JournalData.0000.jdat"
 
 
 def written_files(root: Path) -> list[Path]:

@@ -364,4 +364,5 @@ def dtx_xid(xid: dict[str, Any]) -> str:
     """The bytes of a branch's id as they stand in records, in hex (formats page, section 8.1)."""
     global_id, branch_id = bytes.fromhex(xid["global_id"]), bytes.fromhex(xid["branch_id"])
     head = bytes.fromhex("06040700") + xid["format"].to_bytes(4, "big")
-    return (head + bytes([len(global_id)]) + global_id + bytes([len(branch_id)]) + branch_id).hex()
+    raw: bytes = head + bytes([len(global_id)]) + global_id + bytes([len(branch_id)]) + branch_id
+    return raw.hex()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from store.journal.directory import Journal
 from store.journal.enqueue_map import LIVE, LOCKED
@@ -33,6 +33,33 @@ class Output(Protocol):
 
     def flush(self) -> None:
         """Print what was held back."""
+
+
+class Sections(NamedTuple):
+    """What of a recovered store is shown; nothing of it means that its records are listed instead."""
+
+    outstanding: bool
+    transactions: bool
+    wiring: bool
+
+
+def dump_recovered(
+    recovered: RecoveredStore,
+    output: Output,
+    sections: Sections,
+    selection: Selection,
+    form: BodyForm,
+    bodies: Path | None,
+) -> None:
+    """Show a store as recovery would leave it, and then what is wrong with it."""
+    dump = RecoveryDump(recovered.store, output, selection, form, bodies)
+    if sections.outstanding or sections.wiring:
+        dump.wiring(recovered, everything=sections.wiring)
+    if sections.outstanding:
+        dump.messages(recovered)
+    if sections.outstanding or sections.transactions:
+        dump.transactions(recovered)
+    dump.damage()
 
 
 class RecoveryDump:

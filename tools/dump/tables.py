@@ -88,7 +88,7 @@ def _content(fields: Mapping[str, Any]) -> str:
     if "prepared" in fields:
         return f"prepared, {fields['prepared']}"
     if "blocks" in fields:
-        return f"{fields['blocks']} blocks"
+        return f"{fields['blocks']} block{'' if fields['blocks'] == 1 else 's'}"
     message = fields.get("message")
     if message is None:
         return ""
