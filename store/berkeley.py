@@ -58,6 +58,7 @@ class BerkeleyEnvironment:
         bindings: key exchange id, value of section 10.5.
         general: key id, value of section 10.6.
         recovered: whether this was read from a recovered copy.
+        complete: False where committed changes may be missing, since recovery was needed and could not be had.
         notices: one line each, for a person: what may be missing, and what to do.
         damage: what could not be read, or was lost.
     """
@@ -67,6 +68,7 @@ class BerkeleyEnvironment:
     bindings: Rows
     general: Rows
     recovered: bool
+    complete: bool
     notices: tuple[str, ...]
     damage: tuple[BerkeleyDamage, ...]
 
@@ -104,7 +106,7 @@ def read_environment(disk: Disk, directory: str, *, recovery_timeout: float = RE
     """
     reading = _read_files(disk, directory)
     if not reading.logs:
-        return _environment(reading, False, [], [])
+        return _environment(reading, [], [])
     summary, log_damage = _analyse_logs(reading)
     notices = [
         f"{reading.logs[number]}: the log breaks off at offset {error.offset} ({error.what}); "
@@ -113,7 +115,7 @@ def read_environment(disk: Disk, directory: str, *, recovery_timeout: float = RE
     ]
     reason = _why_recovery(reading, summary, log_damage)
     if reason is None:
-        return _environment(reading, False, notices, log_damage)
+        return _environment(reading, notices, log_damage)
     try:
         recovered = _recovered_reading(reading, summary, recovery_timeout)
     except RecoveryError as error:
@@ -121,20 +123,26 @@ def read_environment(disk: Disk, directory: str, *, recovery_timeout: float = RE
             f"{directory}: read without Berkeley DB recovery, which it needs ({reason}): {error}; "
             "the newest changes to queues, exchanges and bindings may be missing"
         )
-        return _environment(reading, False, notices, log_damage)
+        return _environment(reading, notices, log_damage, complete=False)
     # Recovery ends where the log breaks off, and takes back what it then knows nothing of.
     if log_damage and recovered.rows < reading.rows:
         notices.append(f"{directory}: the log is damaged; the database files, which hold more, were read as they are")
-        return _environment(reading, False, notices, log_damage)
-    return _environment(recovered, True, notices, log_damage)
+        return _environment(reading, notices, log_damage, complete=False)
+    return _environment(recovered, notices, log_damage, recovered=True)
 
 
 def _environment(
-    reading: _Reading, recovered: bool, notices: list[str], log_damage: list[BerkeleyDamage]
+    reading: _Reading,
+    notices: list[str],
+    log_damage: list[BerkeleyDamage],
+    *,
+    recovered: bool = False,
+    complete: bool = True,
 ) -> BerkeleyEnvironment:
     return BerkeleyEnvironment(
         **reading.tables,
         recovered=recovered,
+        complete=complete,
         notices=tuple(notices),
         damage=tuple(reading.damage + log_damage),
     )

@@ -107,7 +107,7 @@ class Wiring:
 
 def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiring:
     """The wiring of a qpidd store, by ascending id (Berkeley DB's order of little-endian keys is another)."""
-    wiring = Wiring(complete=environment.recovered or not environment.notices, notices=list(environment.notices))
+    wiring = Wiring(complete=environment.complete, notices=list(environment.notices))
     for entry in environment.damage:
         wiring.damage.append(Damage(entry.file, entry.offset, None, entry.what, "what can be read of it is read"))
 
@@ -147,5 +147,6 @@ def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
     for general in catalogue.general():
         wiring.add_general(general.general_id, general.record, directory)
     for entry in catalogue.check():
-        wiring.damage.append(Damage(directory, None, None, entry.what, "the rest is read"))
+        what = f"{entry.what} (key {entry.key})" if entry.key else entry.what
+        wiring.damage.append(Damage(directory, None, None, what, "the rest is read"))
     return wiring

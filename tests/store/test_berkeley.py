@@ -99,6 +99,7 @@ def test_without_the_program_one_notice_says_what_to_install(
     no_recovery_program(monkeypatch)
     environment = read(open_fixture("legacy-b-crash1").path / "rhm/dat")
     assert not environment.recovered
+    assert not environment.complete
     assert environment.damage == ()
     (notice,) = environment.notices
     assert "install Debian's db5.3-util" in notice
@@ -178,7 +179,9 @@ def logged_change(name: str = "queues.db") -> tuple[Log, Lsn]:
 
 def test_files_without_a_log_are_read_as_they_are(tmp_path: Path) -> None:
     environment = read(make(tmp_path / "dat", None))
-    assert environment == BerkeleyEnvironment((QUEUE,), (), (), (), recovered=False, notices=(), damage=())
+    assert environment == BerkeleyEnvironment(
+        (QUEUE,), (), (), (), recovered=False, complete=True, notices=(), damage=()
+    )
 
 
 def test_a_log_that_is_in_the_files_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
