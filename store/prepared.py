@@ -49,13 +49,14 @@ def prepared_transactions(open_transactions: TransactionMap, two_phase: dict[int
     for transaction in open_transactions:
         rid: int | None = None
         distributed = False
-        decision: bool | None = None
+        decisions: dict[int, bool] = {}
         for operation in transaction:
             if operation.is_enqueue:
-                # A branch whose xid was used again: the later prepare counts, and it is undecided.
-                rid, distributed, decision = operation.rid, two_phase[operation.place], None
+                # A branch whose xid was used again: the later prepare counts, and an earlier decision is not about it.
+                rid, distributed = operation.rid, two_phase[operation.place]
             else:
-                decision = bool(operation.flags & COMMIT_DECISION)
+                decisions[operation.rid] = bool(operation.flags & COMMIT_DECISION)
+        decision = next(reversed(decisions.values()), None) if rid is None else decisions.get(rid)
         if decision is None:
             outcome = Outcome.IN_DOUBT if distributed else Outcome.COMMITTING
         else:

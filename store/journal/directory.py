@@ -27,9 +27,8 @@ DATA_SUFFIX: Final = ".jdat"
 _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
 _BODY_CHUNK: Final = 1 << 20
 
-# Of an enqueue's header: version 1 flags, xid size, data size; version 2 xid size, data size.
-_SIZES_1 = struct.Struct("<6xH8xQQ")
-_SIZES_2 = struct.Struct("<16xI4xQ")
+# Of an enqueue's header, by version: flags, xid size, data size.
+_SIZES: Final = {1: struct.Struct("<6xH8xQQ").unpack_from, 2: struct.Struct("<6xH8xI4xQ").unpack_from}
 
 
 class NotAJournalError(Exception):
@@ -59,6 +58,7 @@ class Journal:
         self.damage = damage
         #: The journal's version; 1 for one that was never written to and has no info file.
         self.version = ring.version or (info.version if info is not None else 1)
+        self._unpack_sizes = _SIZES[self.version]
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
         """Hand each record to `sink`; where and why that ended. None if nothing was ever written."""
@@ -69,13 +69,18 @@ class Journal:
     def data_of_enqueue(self, place: int) -> tuple[int, int]:
         """Where the data of the enqueue record at `place` begin, and their size in bytes."""
         window, at = self.stream.window(place, MAX_HEADER_SIZE)
-        if self.version == 1:
-            flags, xid_size, size = _SIZES_1.unpack_from(window, at)
-            if flags & EXTERNAL:
-                size = 0
-        else:
-            xid_size, size = _SIZES_2.unpack_from(window, at)
+        flags, xid_size, size = self._unpack_sizes(window, at)
+        if flags & EXTERNAL and self.version == 1:
+            size = 0
         return place + MAX_HEADER_SIZE + xid_size, size
+
+    def small_data(self, place: int) -> bytes | None:
+        """The data of the enqueue record at `place`, if they are at hand in the stream's window; else None."""
+        window, at = self.stream.window(place, MAX_HEADER_SIZE)
+        flags, xid_size, size = self._unpack_sizes(window, at)
+        begin = at + MAX_HEADER_SIZE + xid_size
+        end: int = begin + size
+        return None if end > len(window) or flags & EXTERNAL else window[begin:end]
 
     def data_chunks(self, place: int, size: int) -> Iterator[bytes]:
         """`size` bytes of data from `place`, in pieces of at most 1 MiB."""

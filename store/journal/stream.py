@@ -56,11 +56,14 @@ class JournalStream:
 
     def window(self, place: int, least: int) -> tuple[bytes, int]:
         """A buffer that holds at least `least` bytes from `place` (if the stream does), and where in it `place` is."""
+        window = self._window
         start = place - self._window_place
-        if not (start >= 0 and start + min(least, self.size - place) <= len(self._window)):
+        if 0 <= start <= len(window) - least:
+            return window, start
+        if not (start >= 0 and start + min(least, self.size - place) <= len(window)):
             self._fill(place)
-            start = 0
-        return self._window, start
+            return self._window, 0
+        return window, start
 
     def close(self) -> None:
         """Let all descriptors go; reading opens them again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from itertools import compress
 from typing import NamedTuple
 
 from formats.rhm.records import MOVED
@@ -33,7 +34,7 @@ class Operation(NamedTuple):
 class Transaction:
     """The operations under one xid, in the order in which they were written."""
 
-    __slots__ = ("_flags", "_kinds", "_places", "_rids", "xid")
+    __slots__ = ("_flags", "_has_copies", "_kinds", "_places", "_rids", "xid")
 
     def __init__(self, xid: bytes) -> None:
         self.xid = xid
@@ -41,32 +42,49 @@ class Transaction:
         self._places = array("Q")
         self._flags = array("H")
         self._kinds = bytearray()
+        self._has_copies = False
 
     def __iter__(self) -> Iterator[Operation]:
+        self._drop_earlier_copies()
         for rid, place, flags, kind in zip(self._rids, self._places, self._flags, self._kinds, strict=True):
             yield Operation(rid, place, flags, bool(kind))
 
     @property
     def enqueues(self) -> int:
         """Number of enqueues."""
+        self._drop_earlier_copies()
         return self._kinds.count(1)
 
     @property
     def dequeues(self) -> int:
         """Number of dequeues."""
+        self._drop_earlier_copies()
         return self._kinds.count(0)
 
     def append(self, rid: int, place: int, flags: int, *, is_enqueue: bool) -> None:
-        """One more operation. A record that was moved (version 2) takes the place of its earlier copy."""
-        if flags & MOVED:
-            for index, (known, kind) in enumerate(zip(self._rids, self._kinds, strict=True)):
-                if known == rid and kind == is_enqueue:
-                    self._places[index] = place
-                    return
+        """One more operation. A record that was moved (version 2) stands for its earlier copy, if that is here."""
         self._rids.append(rid)
         self._places.append(place)
         self._flags.append(flags)
         self._kinds.append(is_enqueue)
+        if flags & MOVED:
+            self._has_copies = True
+
+    def _drop_earlier_copies(self) -> None:
+        """Keep the last copy of each record. Done once, when asked: a giant transaction may be relocated whole."""
+        if not self._has_copies:
+            return
+        self._has_copies = False
+        last = {key: index for index, key in enumerate(zip(self._rids, self._kinds, strict=True))}
+        if len(last) == len(self._rids):
+            return
+        keep = bytearray(len(self._rids))
+        for index in last.values():
+            keep[index] = 1
+        self._rids = array("Q", compress(self._rids, keep))
+        self._places = array("Q", compress(self._places, keep))
+        self._flags = array("H", compress(self._flags, keep))
+        self._kinds = bytearray(compress(self._kinds, keep))
 
 
 class TransactionMap:

@@ -24,6 +24,7 @@ from tests.support.fixtures import (
     unpack,
 )
 
+LOCAL: Final = "legacy-c-localtx"
 DTX: Final = "legacy-d-dtx"
 NOBODY: Final = 65534
 
@@ -53,6 +54,7 @@ def test_help_as_a_process_of_its_own() -> None:
         ["--rid", "9..2"],
         ["--rid", ".."],
         ["--rid", "1..2..3"],
+        ["--rid", "0x10x2"],
         ["--xid", "xyz"],
         ["--type", "message"],
         ["--body", "pictures"],
@@ -180,6 +182,35 @@ def test_a_reader_that_goes_away_is_no_error(open_fixture: StoreOpener) -> None:
     assert process.returncode != 0  # most of the output was still to come
 
 
+@pytest.mark.parametrize("mode", [[], ["--outstanding"]], ids=["records", "outstanding"])
+def test_a_terminal_that_cannot_show_every_character(open_fixture: StoreOpener, mode: list[str]) -> None:
+    store = open_fixture("legacy-a-clean")  # it has "café" in an argument, and "€" in a header
+    shown = run_dump(store.path, *mode, environment={"PYTHONIOENCODING": "ascii"})
+    shown.assert_no_traceback()
+    assert shown.code == 0
+    assert shown.out.isascii()
+
+
+@pytest.mark.parametrize("mode", [["--outstanding"], ["--outstanding", "--json"]], ids=["tables", "json"])
+def test_output_that_cannot_be_written(dtx: StoreFixture, mode: list[str]) -> None:
+    """The output is to blame, and not the store that was read."""
+    with open("/dev/full", "wb") as full:
+        finished = subprocess.run(
+            [*COMMAND, dtx.path, *mode], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert finished.returncode != 0
+    (line,) = finished.stderr.decode().splitlines()
+    assert "No space left" in line
+    assert str(dtx.path) not in line
+
+
+@pytest.mark.parametrize("mode", [["--transactions"], ["--transactions", "--json"]], ids=["tables", "json"])
+def test_no_output_at_all(dtx: StoreFixture, mode: list[str]) -> None:
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, str(dtx.path), *mode]
+    finished = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert b"Traceback" not in finished.stderr
+
+
 # ---- it never writes to what it reads ----
 
 
@@ -203,17 +234,23 @@ def public_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def test_a_read_only_tree_as_an_ordinary_user(public_directory: Path) -> None:
-    """Root may write anywhere, whatever the modes say: here the command runs as a user who may not."""
+@pytest.fixture(scope="module")
+def as_user() -> list[str]:
+    """What to put before a command so that it runs as a user who is not root: root may do anything, whatever the modes
+    of files say. Empty where the tests run as such a user already."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux) is not installed")
+    prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    probe = [*prefix, sys.executable, "-c", "import tools.qstore_dump"]
+    if subprocess.run(probe, cwd=ROOT, capture_output=True, check=False).returncode:
+        pytest.skip("another user may not run the interpreter or read the source")
+    return prefix
+
+
+def test_a_read_only_tree_as_an_ordinary_user(public_directory: Path, as_user: list[str]) -> None:
     store = unpack(DTX, public_directory)
-    as_user: list[str] = []
-    if os.geteuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("setpriv (util-linux) is not installed")
-        as_user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-        probe = [*as_user, sys.executable, "-c", "import tools.qstore_dump"]
-        if subprocess.run(probe, cwd=ROOT, capture_output=True, check=False).returncode:
-            pytest.skip("another user may not run the interpreter or read the source")
     before = snapshot(store.path)
     written = subprocess.run([*as_user, "touch", store.path / "rhm" / "new"], capture_output=True, check=False)
     assert written.returncode != 0
@@ -221,3 +258,37 @@ def test_a_read_only_tree_as_an_ordinary_user(public_directory: Path) -> None:
     assert (shown.code, shown.err) == (0, b"")
     assert shown.lines() == dump(store.path, "--outstanding", "--json").lines()
     assert snapshot(store.path) == before
+
+
+def test_a_store_that_may_not_be_read(public_directory: Path, as_user: list[str]) -> None:
+    store = unpack(LOCAL, public_directory)
+    store.path.chmod(0)
+    shown = run_dump(store.path, "--outstanding", before=as_user)
+    store.path.chmod(0o755)
+    assert (shown.code, shown.out) == (2, b"")
+    (line,) = shown.errors.splitlines()
+    assert str(store.path) in line
+
+
+def test_a_journal_file_that_may_not_be_read(public_directory: Path, as_user: list[str]) -> None:
+    """Its messages cannot be had, and why is told; those of the other queue can."""
+    store = unpack(LOCAL, public_directory)
+    file = journal_file(store.path, "c.q1")
+    file.chmod(0)
+    shown = run_dump(store.path, "--outstanding", "--json", before=as_user)
+    assert shown.code == 1
+    assert [line["what"] for line in shown.lines("damage") if line["file"] == str(file) and "ermission" in line["what"]]
+    assert [line["headers"]["sn"] for line in shown.messages("c.q2")] == store.sequence_numbers()["c.q2"]
+
+
+def test_wiring_that_may_not_be_read(public_directory: Path, as_user: list[str]) -> None:
+    """qpidd keeps its databases for its own user: another one has to be told so, and gets the messages."""
+    store = unpack(LOCAL, public_directory)
+    for file in (store.path / "rhm" / "dat").iterdir():
+        file.chmod(0)
+    shown = run_dump(store.path, "--outstanding", "--json", before=as_user)
+    shown.assert_no_traceback()
+    assert "ermission" in shown.errors + "".join(line["what"] for line in shown.lines("damage"))
+    assert not [line for line in shown.lines("damage") if "missing" in line["what"]]
+    for queue, numbers in store.sequence_numbers().items():
+        assert [line["headers"]["sn"] for line in shown.messages(queue)] == numbers

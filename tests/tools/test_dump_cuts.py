@@ -42,6 +42,7 @@ from tests.tools.transaction_histories import (
 )
 
 FLAGS_OFFSET: Final = 6
+LARGE: Final = "legacy-c-midcommit3"  # 2,475 messages: a dump of it takes ten times as long as of the others
 
 
 def check(dumped: Dump, history: History, states: Mapping[str, str], rid: int = NEVER) -> None:
@@ -183,19 +184,24 @@ def test_the_table_names_the_records(factories: dict[str, CopyFactory], cut: Cut
 @pytest.mark.parametrize("cut", CUTS, ids=cut_id)
 def test_cut_at_the_ends_of_each_part(factories: dict[str, CopyFactory], cut: Cut) -> None:
     header = find(factories[cut.store], cut.rid, cut.kind, cut.journal).header
-    for keep, fill in (
+    places = [
         (0, 0),
+        (tail_end(header) - 1, 0xFF),
+        (tail_end(header), 0),
         (header.header_size, 0xFF),
         (header.tail_offset, 0),
         (tail_end(header) - TAIL_SIZE + 4, 0xFF),
-        (tail_end(header) - 1, 0xFF),
-        (tail_end(header), 0),
-    ):
+    ]
+    for keep, fill in places[: 3 if cut.store == LARGE else 6]:
         check_cut(factories[cut.store], cut, keep, fill)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cut=st.sampled_from(CUTS), keep=st.integers(0, SECTOR_SIZE), fill=st.sampled_from([0, 0xFF]))
+@given(
+    cut=st.sampled_from([cut for cut in CUTS if cut.store != LARGE]),
+    keep=st.integers(0, SECTOR_SIZE),
+    fill=st.sampled_from([0, 0xFF]),
+)
 def test_cut_anywhere(factories: dict[str, CopyFactory], cut: Cut, keep: int, fill: int) -> None:
     factory = factories[cut.store]
     size = find(factory, cut.rid, cut.kind, cut.journal).header.size

@@ -7,8 +7,10 @@ is the inner loop of a dump: one look into the journal's window, one header deco
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Iterator
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +24,7 @@ from tools.dump.body_files import create_body_file
 from tools.dump.selection import BodyForm
 
 _SIZE_BYTES: Final = 4  # the header's own size, at the beginning of the data
+_header_size: Final = struct.Struct(">I").unpack_from
 _SMALL: Final = 1 << 16  # data up to this many bytes are read in one go
 _MAX_HEADER: Final = 64 << 20  # bytes; a header has two frames, of at most 64 KiB each in AMQP 0-10
 
@@ -65,12 +68,12 @@ class MessageReader:
 
     def read(self, rid: int, place: int) -> Message:
         """The message whose enqueue record is at `place`."""
-        data_place, size = self._journal.data_of_enqueue(place)
-        if size > _SMALL:
-            return self._read_large(rid, data_place, size)
-        data = self._journal.stream.read(data_place, size)
-        start = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
-        if start > size or size < _SIZE_BYTES:
+        data = self._journal.small_data(place)
+        if data is None or len(data) > _SMALL:
+            return self._read_large(rid, *self._journal.data_of_enqueue(place))
+        size = len(data)
+        start = size + 1 if size < _SIZE_BYTES else _SIZE_BYTES + _header_size(data)[0]
+        if start > size:
             return self._finish(rid, None, _TOO_SHORT, [data])
         try:
             header = decode_message_header(data[_SIZE_BYTES:start])
@@ -85,7 +88,7 @@ class MessageReader:
 
     def _read_large(self, rid: int, place: int, size: int) -> Message:
         stream = self._journal.stream
-        start = _SIZE_BYTES + int.from_bytes(stream.read(place, _SIZE_BYTES), "big")
+        start = _SIZE_BYTES + _header_size(stream.read(place, _SIZE_BYTES))[0]
         whole = self._journal.data_chunks(place, size)
         if start > min(size, _SIZE_BYTES + _MAX_HEADER):
             return self._finish(rid, None, _TOO_SHORT, whole)
@@ -169,18 +172,31 @@ _UNDECODED: Final[dict[str, Any]] = {
 }
 
 
+_PROPERTIES: Final = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "user_id",
+    "app_id",
+    "ttl",
+    "expiration",
+    "timestamp",
+)
+_property_values: Final = attrgetter(*_PROPERTIES)
+_NO_PROPERTIES: Final[dict[str, Any]] = dict.fromkeys(_PROPERTIES)
+_NO_VALUES: Final = (None,) * len(_PROPERTIES)
+
+
 def _properties(header: MessageHeader) -> dict[str, Any]:
-    return {
-        "content_type": header.content_type,
-        "content_encoding": header.content_encoding,
-        "correlation_id": _text(header.correlation_id),
-        "reply_to": _reply_to(header.reply_to),
-        "user_id": _text(header.user_id),
-        "app_id": _text(header.app_id),
-        "ttl": header.ttl,
-        "expiration": header.expiration,
-        "timestamp": header.timestamp,
-    }
+    values = _property_values(header)
+    if values == _NO_VALUES:  # most messages have none of them
+        return _NO_PROPERTIES.copy()
+    properties = dict(zip(_PROPERTIES, values, strict=True))
+    for name in ("correlation_id", "user_id", "app_id"):
+        properties[name] = _text(properties[name])
+    properties["reply_to"] = _reply_to(header.reply_to)
+    return properties
 
 
 def _text(value: bytes | str | None) -> str | None:
