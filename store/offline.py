@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
+from formats.rhm import store_file
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.berkeley import read_environment
 from store.catalogue import Catalogue
 from store.damage import Damage
-from store.disk import Disk
+from store.disk import Disk, read_whole
 from store.journal.directory import Journal, NotAJournalError, open_file, open_journal
 from store.journal.enqueue_map import LIVE
 from store.journal.reader import JournalEnd
@@ -98,6 +99,7 @@ class OfflineStore:
         self.damage: list[Damage] = []
         self.notices: list[str] = list(layout.notices)
         self.wiring = self._read_wiring()
+        self._read_store_file()
         self.prepared_list: Journal | None = None
         self.journals: list[Journal] = []
         self._open_journals()
@@ -143,6 +145,18 @@ class OfflineStore:
             return catalogue_wiring(Catalogue(key_value), directory)
         finally:
             key_value.close()
+
+    def _read_store_file(self) -> None:
+        path = self.layout.store_file
+        if path is None:
+            return
+        try:
+            content = store_file.decode(read_whole(self._disk, path, store_file.MAX_SIZE + 1))
+        except (store_file.StoreFileError, OSError) as error:
+            self.damage.append(Damage(path, None, None, str(error), "the store counts as not closed cleanly"))
+            return
+        if not content.clean_close:
+            self.notices.append(f"{path}: the store was not closed cleanly")
 
     def _open_journals(self) -> None:
         layout = self.layout

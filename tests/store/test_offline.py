@@ -1,0 +1,249 @@
+"""Whole version-2 stores, built by the tests: catalogue, journals and prepared list held together."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from formats.amqp_0_10.maps import typed_map
+from formats.broker_records.wiring import Binding, Exchange, Queue, encode_binding, encode_exchange, encode_queue
+from formats.broker_records.xids import encode_dtx_xid
+from formats.catalogue import BindingEntry, ExchangeEntry, QueueEntry
+from formats.rhm import store_file
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import TPL_BASE_NAME, decode_jinf, encode_jinf
+from formats.rhm.records import COMMIT_DECISION, SALT, encode_record
+from store.catalogue import Catalogue
+from store.disk import OsDisk
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.recovery import Outcome
+from store.key_value import RocksKeyValue
+from store.layout import StoreKind, UnusableInputError, find_layout
+from store.offline import RecoveredStore, open_store
+from tests.support.journal_builder import JournalBuilder
+
+STORE_ID = UUID("6d3c2f10-5a0e-4a52-9a7e-0b8f6f2f7a11")
+GEOMETRY = Geometry(4, 4096)
+ORDERS = Queue("orders", typed_map({"qpid.max_count": 10}), "dead")
+BILLS = Queue("bills")
+BRANCH = encode_dtx_xid(9, b"gid", b"bid")
+LOCAL = bytes(range(24))
+
+
+class StoreBuilder:
+    """A version-2 store with the queues `orders` (journal 1) and `bills` (journal 2)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rhm = path / "rhm"
+        self.orders = JournalBuilder(2, GEOMETRY, queue_id=1, queue_name="orders")
+        self.bills = JournalBuilder(2, GEOMETRY, queue_id=2, queue_name="bills", seed=1)
+        self.prepared = JournalBuilder(2, GEOMETRY, queue_name="TplStore", base_name=TPL_BASE_NAME, seed=2)
+        self.bills.next_rid, self.prepared.next_rid = 1000, 2000
+
+    def write(self, *, clean: bool = True) -> Path:
+        """Everything onto disk."""
+        (self.rhm / "jrnl").mkdir(parents=True)
+        for builder, directory in ((self.orders, "jrnl/1"), (self.bills, "jrnl/2"), (self.prepared, "tpl")):
+            builder.flush()
+            builder.write_to(self.rhm / directory)
+        self._write_info("jrnl/1", ORDERS)
+        self._write_info("jrnl/2", BILLS)
+        key_value = RocksKeyValue.open(self.rhm / "catalogue", create=True)
+        catalogue = Catalogue.create(key_value, STORE_ID)
+        catalogue.create_exchange(ExchangeEntry(1, encode_exchange(Exchange("dead", True, "fanout"))))
+        catalogue.create_queue(QueueEntry(1, 1, 1, encode_queue(ORDERS)))
+        catalogue.create_queue(QueueEntry(2, 2, 1, encode_queue(BILLS)))
+        catalogue.create_binding(BindingEntry(1, 1, 1, encode_binding(Binding(1, "orders", "key"))))
+        key_value.close()
+        content = store_file.StoreFile(STORE_ID, clean, datetime(2026, 11, 20, tzinfo=UTC), "0.1.0")
+        (self.rhm / "STORE").write_bytes(store_file.encode(content))
+        return self.path
+
+    def _write_info(self, directory: str, queue: Queue) -> None:
+        path = self.rhm / directory / "JournalData.jinf"
+        info = decode_jinf(path.read_bytes())
+        fields = {name: getattr(info, name) for name in info.__dataclass_fields__}
+        path.write_bytes(encode_jinf(type(info)(**{**fields, "queue_record": encode_queue(queue)})))
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> StoreBuilder:
+    return StoreBuilder(tmp_path / "store")
+
+
+def recovered(path: Path) -> RecoveredStore:
+    store = open_store(OsDisk(), str(path))
+    result = store.recover()
+    store.close()
+    return result
+
+
+def states(result: RecoveredStore) -> dict[str, list[tuple[int, int]]]:
+    return {queue.name: [(rid, state) for rid, _, state, _ in queue.outstanding()] for queue in result.queues}
+
+
+def test_a_whole_store(builder: StoreBuilder) -> None:
+    first = builder.orders.enqueue(b"one").header.rid
+    second = builder.orders.enqueue(b"two").header.rid
+    builder.orders.dequeue(first)
+    third = builder.bills.enqueue(b"three").header.rid
+    result = recovered(builder.write())
+    assert result.store.layout.kind is StoreKind.VERSION_2
+    assert (result.store.damage, result.store.notices) == ([], [])
+    assert states(result) == {"orders": [(second, LIVE)], "bills": [(third, LIVE)]}
+    assert [queue.record for queue in result.queues] == [ORDERS, BILLS]
+    wiring = result.store.wiring
+    assert wiring is not None
+    assert [exchange.name for exchange in wiring.exchanges.values()] == ["dead"]
+    assert [(binding.exchange, binding.record.key) for binding in wiring.bindings] == [("dead", "key")]
+    assert result.transactions == []
+
+
+def test_queue_order_is_that_of_record_ids(builder: StoreBuilder) -> None:
+    for rid in (5, 3, 9, 1):
+        builder.orders.enqueue(b"m", rid=rid)
+    assert [rid for rid, _ in states(recovered(builder.write()))["orders"]] == [1, 3, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("data", "decision", "outcome"),
+    [
+        (b"\1", None, Outcome.IN_DOUBT),
+        (b"\0", None, Outcome.COMMITTING),
+        (b"\1", COMMIT_DECISION, Outcome.COMMITTING),
+        (b"\1", 0, Outcome.ABORTING),
+        (None, None, Outcome.UNPREPARED),
+    ],
+)
+def test_a_transaction_over_two_queues(
+    builder: StoreBuilder, data: bytes | None, decision: int | None, outcome: Outcome
+) -> None:
+    old = builder.orders.enqueue(b"old").header.rid
+    builder.orders.dequeue(old, xid=BRANCH)
+    new = builder.bills.enqueue(b"new", xid=BRANCH).header.rid
+    if data is not None:
+        rid = builder.prepared.enqueue(data, xid=BRANCH).header.rid
+        if decision is not None:
+            builder.prepared.dequeue(rid, xid=BRANCH, flags=decision)
+    result = recovered(builder.write())
+    expected = {
+        Outcome.IN_DOUBT: {"orders": [(old, LOCKED)], "bills": [(new, PENDING)]},
+        Outcome.COMMITTING: {"orders": [], "bills": [(new, LIVE)]},
+    }
+    assert states(result) == expected.get(outcome, {"orders": [(old, LIVE)], "bills": []})
+    (transaction,) = result.transactions
+    assert (transaction.xid, transaction.outcome) == (BRANCH, outcome)
+    assert (transaction.enqueues, transaction.dequeues) == (1, 1)
+    assert transaction.two_phase == (None if data is None else data == b"\1")
+    assert result.store.damage == []
+
+
+def test_a_lost_catalogue_is_damage_and_the_queues_come_from_the_journals(builder: StoreBuilder) -> None:
+    rid = builder.bills.enqueue(b"kept").header.rid
+    path = builder.write()
+    (builder.rhm / "catalogue" / "CURRENT").write_bytes(b"nonsense")
+    result = recovered(path)
+    assert states(result) == {"orders": [], "bills": [(rid, LIVE)]}
+    assert {queue.name: queue.record for queue in result.queues} == {"orders": ORDERS, "bills": BILLS}
+    (damage,) = result.store.damage
+    assert damage.file == str(builder.rhm / "catalogue")
+    assert "the queues are those of the journals" in damage.consequence
+
+
+def test_an_orphan_is_left_out_and_noted(builder: StoreBuilder) -> None:
+    builder.orders.enqueue(b"m")
+    path = builder.write()
+    shutil.copytree(builder.rhm / "jrnl/1", builder.rhm / "jrnl/3")
+    result = recovered(path)
+    assert list(states(result)) == ["orders", "bills"]
+    assert result.store.damage == []
+    (notice,) = result.store.notices
+    assert str(builder.rhm / "jrnl/3") in notice
+    assert "which the catalogue does not know" in notice
+
+
+def test_a_queue_without_its_journal_is_damage(builder: StoreBuilder) -> None:
+    path = builder.write()
+    shutil.rmtree(builder.rhm / "jrnl/2")
+    result = recovered(path)
+    assert states(result) == {"orders": [], "bills": []}
+    (damage,) = result.store.damage
+    assert damage.what == 'queue "bills" has no journal'
+    assert damage.consequence == "its messages are lost"
+
+
+def test_a_store_that_was_not_closed_cleanly_is_noted(builder: StoreBuilder) -> None:
+    result = recovered(builder.write(clean=False))
+    assert result.store.notices == [f"{builder.rhm}/STORE: the store was not closed cleanly"]
+    assert result.store.damage == []
+
+
+def test_an_unreadable_store_file_is_damage(builder: StoreBuilder) -> None:
+    path = builder.write()
+    content = bytearray((builder.rhm / "STORE").read_bytes())
+    content[20] ^= 1
+    (builder.rhm / "STORE").write_bytes(content)
+    (damage,) = recovered(path).store.damage
+    assert damage.file == f"{builder.rhm}/STORE"
+
+
+def test_a_journal_named_by_itself_finds_its_prepared_list(builder: StoreBuilder) -> None:
+    rid = builder.orders.enqueue(b"m", xid=LOCAL).header.rid
+    builder.prepared.enqueue(b"\0", xid=LOCAL)
+    path = builder.write()
+    for named in (path / "rhm/jrnl/1", path / "rhm", path / "rhm/jrnl"):
+        assert states(recovered(named))["orders"] == [(rid, LIVE)]
+
+
+def test_one_file_by_itself(builder: StoreBuilder) -> None:
+    rid = builder.orders.enqueue(b"m").header.rid
+    path = builder.write() / "rhm/jrnl/1/JournalData.0000.jdat"
+    result = recovered(path)
+    assert result.store.layout.kind is StoreKind.FILE
+    assert states(result) == {"JournalData.0000.jdat": [(rid, LIVE)]}
+
+
+def test_a_record_of_another_file_is_not_taken(builder: StoreBuilder) -> None:
+    """A record that was written under another salt is that of a former life of the file, however whole it is."""
+    kept = builder.orders.enqueue(b"kept")
+    builder.write()
+    path = builder.rhm / "jrnl/1/JournalData.0000.jdat"
+    content = bytearray(path.read_bytes())
+    (salt,) = SALT.unpack_from(content, 24)
+    forged = encode_record(kept.header._replace(rid=7777, flush=99), data=b"kept", salt=salt ^ 1)
+    content[2048 : 2048 + len(forged)] = forged
+    path.write_bytes(content)
+    result = recovered(builder.path)
+    assert states(result)["orders"] == [(kept.header.rid, LIVE)]
+    assert result.store.damage == []
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: None, "there is no directory and no regular file"),
+        (lambda path: path.mkdir(), "the directory is empty"),
+        (lambda path: (path / "qls").mkdir(parents=True), "linearstore"),
+        (lambda path: (path / "data/rhm").mkdir(parents=True), "there is one in"),
+        (lambda path: path.mkdir() or (path / "notes").write_text("x"), "no store here"),
+    ],
+)
+def test_what_is_no_store_says_so(tmp_path: Path, make: object, says: str) -> None:
+    path = tmp_path / "input"
+    assert callable(make)
+    make(path)
+    with pytest.raises(UnusableInputError, match=says):
+        find_layout(OsDisk(), str(path))
+
+
+def test_a_link_that_leads_back_is_followed_once(builder: StoreBuilder) -> None:
+    builder.orders.enqueue(b"m")
+    path = builder.write()
+    (builder.rhm / "jrnl/loop").symlink_to("..", target_is_directory=True)
+    layout = find_layout(OsDisk(), str(path))
+    assert [place.name for place in layout.journals] == ["1", "2"]
