@@ -87,6 +87,7 @@ class _Reading:
     logs: dict[int, str] = field(default_factory=dict)  # number of a log file -> its path
     tables: dict[str, Rows] = field(default_factory=dict)
     damage: list[BerkeleyDamage] = field(default_factory=list)
+    unreadable: bool = False  # the system refused one of the database files
 
     @property
     def rows(self) -> int:
@@ -105,6 +106,8 @@ def read_environment(disk: Disk, directory: str, *, recovery_timeout: float = RE
         OSError: `directory` itself cannot be listed. Whatever is wrong within it is in `damage`.
     """
     reading = _read_files(disk, directory)
+    if reading.unreadable:
+        return _environment(reading, [], [], complete=False)  # recovery of the others would leave them inconsistent
     if not reading.logs:
         return _environment(reading, [], [])
     summary, log_damage = _analyse_logs(reading)
@@ -161,6 +164,7 @@ def _read_files(disk: Disk, directory: str, shown_as: str | None = None) -> _Rea
                 reading.databases[name] = _read_limited(disk, path, LARGEST_DATABASE)
             except OSError as error:
                 reading.damage.append(BerkeleyDamage(_join(shown_as or directory, name), 0, _one_line(error)))
+                reading.unreadable = True
     for table in TABLES:
         path = _join(shown_as or directory, f"{table}.db")
         reading.tables[table] = _rows(reading, f"{table}.db", path)

@@ -8,6 +8,7 @@ Paths are `str`; names that are not UTF-8 carry surrogate escapes, as `os.fsdeco
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -50,15 +51,16 @@ class Disk(Protocol):
 class OsFile:
     """A `ReadableFile` of the operating system."""
 
-    __slots__ = ("_descriptor", "_size")
+    __slots__ = ("_descriptor", "_path", "_size")
 
     def __init__(self, path: str) -> None:
         # O_NONBLOCK: opening a FIFO that somebody left in a store must fail below, not wait for a writer.
+        self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             self.close()
-            raise OSError(f"not a regular file: {path}")
+            raise OSError(errno.EINVAL, "not a regular file", path)
         self._size = status.st_size
 
     @property
@@ -68,14 +70,17 @@ class OsFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`; fewer only at the end of the file."""
-        chunk = os.pread(self._descriptor, length, offset)
-        if len(chunk) == length or not chunk:
-            return chunk
-        parts = [chunk]
-        got = len(chunk)
-        while got < length and (chunk := os.pread(self._descriptor, length - got, offset + got)):
-            parts.append(chunk)
-            got += len(chunk)
+        try:
+            chunk = os.pread(self._descriptor, length, offset)
+            if len(chunk) == length or not chunk:
+                return chunk
+            parts = [chunk]
+            got = len(chunk)
+            while got < length and (chunk := os.pread(self._descriptor, length - got, offset + got)):
+                parts.append(chunk)
+                got += len(chunk)
+        except OSError as error:  # the system names no file when reading fails
+            raise OSError(error.errno, error.strerror, self._path) from error
         return b"".join(parts)
 
     def close(self) -> None:

@@ -112,9 +112,10 @@ def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
         return f"{path}: a linearstore (qls) store; this version reads legacystore (rhm) stores and journals"
     if not names:
         return f"{path}: the directory is empty"
-    nested = [name for name in names if disk.is_directory(posixpath.join(path, name, "rhm"))]
+    below = [posixpath.join(path, name) for name in names]
+    nested = [name for name in below if _is_store(disk, posixpath.join(name, "rhm"), name)]
     if nested:
-        return f"{path}: no store here, but there is one in {posixpath.join(path, nested[0])}"
+        return f"{path}: no store here, but there is one in {nested[0]}"
     return f"{path}: no store here (no rhm directory) and no journal (no *.jinf, no *.jdat)"
 
 

@@ -25,7 +25,7 @@ from store.damage import Damage
 from store.disk import Disk, read_whole
 from store.journal.directory import Journal, NotAJournalError, open_file, open_journal
 from store.journal.enqueue_map import LIVE
-from store.journal.reader import JournalEnd
+from store.journal.reader import JournalEnd, RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
 from store.key_value import CatalogueError, open_copy
 from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
@@ -113,9 +113,15 @@ class OfflineStore:
         """The prepared list, if there is one, then the queues' journals."""
         return [*([self.prepared_list] if self.prepared_list is not None else []), *self.journals]
 
+    def named_journals(self) -> list[Journal]:
+        """The journals at the path that was named; of a single journal's store the prepared list is not one of them."""
+        if self.layout.kind in (StoreKind.JOURNAL, StoreKind.FILE) and self.journals:
+            return self.journals
+        return self.all_journals()
+
     @property
     def size(self) -> int:
-        """Bytes in the used files of all journals."""
+        """Bytes in the used files of the journals."""
         return sum(journal.stream.size for journal in self.all_journals())
 
     # ---- opening ----
@@ -180,9 +186,11 @@ class OfflineStore:
     def _open(self, directory: str, name: str) -> Journal | None:
         try:
             journal = open_journal(self._disk, directory, name=name)
-        except NotAJournalError as error:
-            if self.layout.kind is StoreKind.JOURNAL:
+        except (NotAJournalError, OSError) as error:
+            if self.layout.kind is StoreKind.JOURNAL and isinstance(error, NotAJournalError):
                 raise UnusableInputError(str(error)) from None
+            if self.layout.kind is StoreKind.JOURNAL and directory == self.layout.path:
+                raise
             self.damage.append(Damage(directory, None, None, str(error), "its records are lost"))
             return None
         return journal
@@ -214,7 +222,7 @@ class OfflineStore:
 
     def _recover_journal(self, journal: Journal) -> tuple[JournalRecovery, JournalEnd | None]:
         recovery = JournalRecovery()
-        end = journal.walk(recovery)
+        end = self.walk(journal, recovery)
         self.damage.extend(journal.damage)
         self.damage.extend(recovery.damage)
         for duplicate in recovery.messages.duplicates:
@@ -224,6 +232,17 @@ class OfflineStore:
         if end is not None and end.torn:
             self.notices.append(torn_tail(journal, end))
         return recovery, end
+
+    def walk(self, journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
+        """`journal.walk`, but where the system refuses to read on, that is damage and the end of this journal."""
+        try:
+            return journal.walk(sink, every_record=every_record)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            what = f"cannot be read: {error.strerror}"
+            sink.damaged(Damage(str(error.filename), None, None, what, "the rest of the journal is lost"))
+            return None
 
     def is_two_phase(self, place: int) -> bool:
         """Whether the prepared list's enqueue record at `place` is that of a distributed transaction."""
@@ -305,6 +324,8 @@ def torn_tail(journal: Journal, end: JournalEnd) -> str:
     """The notice for a journal whose last record or flush was cut short by a crash."""
     file, offset = journal.stream.locate(min(end.place, journal.stream.size - 1))
     record = f" of record 0x{end.rid:x}" if end.rid is not None else ""
+    if journal.is_single_file and end.rid is not None:
+        return f"{file.path}: the record 0x{end.rid:x} at 0x{offset:x} is not whole in this file; it is left out"
     return f"{file.path}: torn tail{record} at 0x{offset:x}: {end.what}; recovery cuts it off"
 
 

@@ -44,9 +44,9 @@ class StoredQueue(NamedTuple):
 
 
 class StoredBinding(NamedTuple):
-    """A binding and the name of its exchange."""
+    """A binding and its exchange."""
 
-    exchange: str
+    exchange: Exchange
     record: Binding
 
 
@@ -93,7 +93,7 @@ class Wiring:
             return
         exchange = self.exchanges.get(exchange_id)
         if exchange is not None and binding.queue_id in self.queues:
-            self.bindings.append(StoredBinding(exchange.name, binding))
+            self.bindings.append(StoredBinding(exchange, binding))
             return
         gone = f"exchange {exchange_id}" if exchange is None else f'queue "{binding.queue_name}"'
         self.notices.append(f'stale binding of queue "{binding.queue_name}" with key "{binding.key}": {gone} is gone')
@@ -150,3 +150,16 @@ def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
         what = f"{entry.what} (key {entry.key})" if entry.key else entry.what
         wiring.damage.append(Damage(directory, None, None, what, "the rest is read"))
     return wiring
+
+
+def effective_bindings(bindings: Iterable[StoredBinding]) -> list[StoredBinding]:
+    """The bindings that a broker has after recovery: a queue is bound to a fanout exchange once, whatever the keys."""
+    seen: set[tuple[str, str]] = set()
+    effective = []
+    for binding in bindings:
+        pair = (binding.exchange.name, binding.record.queue_name)
+        if binding.exchange.type == "fanout" and pair in seen:
+            continue
+        seen.add(pair)
+        effective.append(binding)
+    return effective

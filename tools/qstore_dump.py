@@ -6,6 +6,8 @@ cannot be used.
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -84,7 +86,7 @@ class _Xid(click.ParamType[bytes]):
 
 
 @click.command("qstore-dump", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("path", type=click.Path())
+@click.argument("path", type=click.Path(readable=False))
 @click.option("--outstanding", is_flag=True, help="What recovery keeps: wiring, messages, open transactions.")
 @click.option("--transactions", is_flag=True, help="The transactions that are open, and what recovery does with them.")
 @click.option("--wiring", is_flag=True, help="Exchanges, queues, bindings, links, bridges and other objects.")
@@ -164,7 +166,8 @@ def command(
     except BrokenPipeError:
         raise
     except OSError as error:
-        _fail(f"{error.filename or path}: {error.strerror or error}")
+        # Reading always names its file; what has no name is what was written to.
+        _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     for notice in store.notices:
         click.echo(f"notice: {printable(notice)}", err=True)
     if store.damage:
@@ -189,12 +192,20 @@ def _body_directory(path: str, directory: Path | None) -> Path:
 
 def _fail(text: str) -> NoReturn:
     click.echo(f"qstore-dump: {printable(text)}", err=True)
+    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
+        # What is still buffered could not be written either, and Python would say so again as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
     sys.exit(EXIT_UNUSABLE)
 
 
 def main() -> None:
     """The console script: a reader that goes away (`| head`) ends it silently, as other Unix commands."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if sys.stdout is None:
+        _fail("standard output is closed")
+    # What a terminal's character set lacks is shown as an escape.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     command(prog_name="qstore-dump")
 
 

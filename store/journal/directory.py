@@ -44,6 +44,7 @@ class Journal:
         info: what its info file says; None where that is not readable.
         ring: its files in order.
         stream: their bytes.
+        is_single_file: whether this is one file of a journal, opened by itself.
         damage: what is wrong with the info file and the file headers.
     """
 
@@ -56,6 +57,7 @@ class Journal:
         self.ring = ring
         self.stream = JournalStream(disk, ring.files, ring.geometry)
         self.damage = damage
+        self.is_single_file = path == ring.files[0].path if ring.files else False
         #: The journal's version; 1 for one that was never written to and has no info file.
         self.version = ring.version or (info.version if info is not None else 1)
         self._unpack_sizes = _SIZES[self.version]

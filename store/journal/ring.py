@@ -178,8 +178,13 @@ def _infer_indicators(written: list[RingFile]) -> None:
 
 
 def _order_by_flush(files: list[RingFile]) -> list[RingFile]:
-    """Version 2: round the ring from the file with the lowest first flush number."""
+    """Version 2: round the ring from the file with the lowest first flush number.
+
+    Where one flush entered several files, from the last to the first too, the overwrite indicator tells the laps apart.
+    """
     written = _written(files)
-    numbered = [(file.header.first_flush, file.number) for file in written if file.header is not None]
-    oldest = min(numbered)[1]
+    headers = [(file.number, file.header) for file in written if file.header is not None]
+    first_flush = min(header.first_flush for _, header in headers)
+    tied = [(number, header.overwrite_indicator) for number, header in headers if header.first_flush == first_flush]
+    oldest = next((number for number, indicator in tied if indicator != tied[0][1]), tied[0][0])
     return written[oldest:] + written[:oldest]

@@ -94,15 +94,18 @@ def _unpack_all(content: bytes, size: int) -> None:
         unpack(content, offset)
 
 
+def _references(directory: Path, size: int, rounds: int) -> tuple[float, float]:
+    """CPU seconds of a bare `unpack_from` for each record, and of one CRC pass, over a journal's bytes."""
+    content = _bytes_of(directory)
+    return _fastest(rounds, lambda: _unpack_all(content, size)), _fastest(rounds, lambda: extend_crc32c(0, content))
+
+
 def bench_recovery(version: int, count: int, rounds: int) -> None:
     """Recovery analysis of `count` outstanding 100-byte records."""
     with tempfile.TemporaryDirectory(prefix="qstore-bench-") as name:
         directory = Path(name)
         size = _build(directory, version, count, b"x" * 100)
-        content = _bytes_of(directory)
-        unpack = _fastest(rounds, lambda: _unpack_all(content, size))
-        crc = _fastest(rounds, lambda: extend_crc32c(0, content))
-        del content
+        unpack, crc = _references(directory, size, rounds)
         took = _fastest(rounds, lambda: _recover(directory))
         tracemalloc.start()
         recovery = _recover(directory)
@@ -121,10 +124,7 @@ def bench_dump(version: int, count: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="qstore-bench-") as name:
         directory = Path(name)
         size = _build(directory, version, count, _typical_message())
-        content = _bytes_of(directory)
-        unpack = _fastest(rounds, lambda: _unpack_all(content, size))
-        crc = _fastest(rounds, lambda: extend_crc32c(0, content))
-        del content
+        unpack, crc = _references(directory, size, rounds)
 
         def dump() -> None:
             store = open_store(OsDisk(), str(directory))

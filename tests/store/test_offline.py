@@ -100,7 +100,7 @@ def test_a_whole_store(builder: StoreBuilder) -> None:
     wiring = result.store.wiring
     assert wiring is not None
     assert [exchange.name for exchange in wiring.exchanges.values()] == ["dead"]
-    assert [(binding.exchange, binding.record.key) for binding in wiring.bindings] == [("dead", "key")]
+    assert [(binding.exchange.name, binding.record.key) for binding in wiring.bindings] == [("dead", "key")]
     assert result.transactions == []
 
 
@@ -229,7 +229,8 @@ def test_a_record_of_another_file_is_not_taken(builder: StoreBuilder) -> None:
         (lambda path: None, "there is no directory and no regular file"),
         (lambda path: path.mkdir(), "the directory is empty"),
         (lambda path: (path / "qls").mkdir(parents=True), "linearstore"),
-        (lambda path: (path / "data/rhm").mkdir(parents=True), "there is one in"),
+        (lambda path: (path / "data/rhm/jrnl").mkdir(parents=True), "there is one in"),
+        (lambda path: (path / "data/rhm").mkdir(parents=True), "no store here"),
         (lambda path: path.mkdir() or (path / "notes").write_text("x"), "no store here"),
     ],
 )
@@ -244,6 +245,6 @@ def test_what_is_no_store_says_so(tmp_path: Path, make: object, says: str) -> No
 def test_a_link_that_leads_back_is_followed_once(builder: StoreBuilder) -> None:
     builder.orders.enqueue(b"m")
     path = builder.write()
-    (builder.rhm / "jrnl/loop").symlink_to("..", target_is_directory=True)
+    (builder.rhm / "jrnl/loop").symlink_to(".", target_is_directory=True)
     layout = find_layout(OsDisk(), str(path))
     assert [place.name for place in layout.journals] == ["1", "2"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formats.rhm.geometry import SECTOR_SIZE, Geometry
-from tests.support.journal_builder import DIRECTORY, JournalBuilder
+from tests.support.journal_builder import JournalBuilder
 from tests.support.journal_history import (
     GEOMETRIES,
     STEPS,
@@ -17,8 +14,6 @@ from tests.support.journal_history import (
     Step,
     expected_places,
     recover,
-    replay,
-    surviving,
 )
 
 VERSIONS = st.sampled_from([1, 2])

@@ -86,6 +86,7 @@ class JournalBuilder:
         records: every record that was appended one by one, fillers too.
         position: where the next record goes.
         flush_number: of the flush that is being gathered.
+        flush_start: where it begins.
         last_flush: the sectors that the last flush wrote, in order.
     """
 
@@ -130,7 +131,7 @@ class JournalBuilder:
         self._salts: dict[int, int] = {}  # of the files that the last record reaches
         self._pending: list[_Pending] = []
         self._pending_headers: list[tuple[int, bytes]] = []  # file counted over all laps, sector
-        self._flush_start = 0
+        self.flush_start = 0
 
     # ---- records ----
 
@@ -256,7 +257,7 @@ class JournalBuilder:
         """
         assert not self._pending
         if position is not None:
-            self.position = self._flush_start = position
+            self.position = self.flush_start = position
             self._entered = (position - 1) // self.geometry.data_size
             header = decode_file_header(bytes(self.files[self._entered % self.geometry.files][:DATA_OFFSET]))
             self._salt = header.salt if header is not None else 0
@@ -294,7 +295,7 @@ class JournalBuilder:
         data_size = self.geometry.data_size
         at = 0
         while at < len(content):
-            index, offset = divmod(self._flush_start + at, data_size)
+            index, offset = divmod(self.flush_start + at, data_size)
             number = index % self.geometry.files
             if index in headers:
                 self.files[number][:DATA_OFFSET] = headers[index]
@@ -306,7 +307,7 @@ class JournalBuilder:
                 (number, sector) for sector in range(start & -SECTOR_SIZE, start + count, SECTOR_SIZE)
             )
             at += count
-        self._flush_start = self.position
+        self.flush_start = self.position
         self.flush_number += 1
 
     # ---- many at once ----

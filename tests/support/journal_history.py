@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from formats.rhm.geometry import Geometry, padded
 from formats.rhm.records import MOVED, TRANSIENT, Kind
+from store.damage import Damage
 from store.journal.directory import open_journal
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
-from store.damage import Damage
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.memory_disk import MemoryDisk
 
@@ -71,9 +71,11 @@ class History:
     def fits(self, size: int) -> bool:
         """Whether a record of `size` bytes, and the fillers after it, enter no file that is needed."""
         files, data_size = self.builder.geometry.files, self.builder.geometry.data_size
+        last = (self.builder.position + size - 1) // data_size
+        if last - self.builder.flush_start // data_size >= files:
+            self.flush()  # a flush never comes round to itself
         blocked = {position // data_size for position in self._blocking()}
-        end = (self.builder.position + size - 1) // data_size
-        lost = {index for index in blocked if index + files <= end}
+        lost = {index for index in blocked if index + files <= last}
         return not lost and size <= self.builder.geometry.capacity - data_size
 
     def _blocking(self) -> Iterable[int]:

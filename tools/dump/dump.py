@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from store.journal.directory import Journal
 from store.journal.enqueue_map import LIVE, LOCKED
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore
+from store.wiring import effective_bindings
 from tools.dump.body_files import body_directory
 from tools.dump.delivery_order import in_delivery_order
 from tools.dump.messages import MessageReader, message_fields, undecoded
@@ -100,7 +101,7 @@ class RecoveryDump:
                 self._output.show(queue_object(queue))
         if wiring is None:
             return
-        for binding in wiring.bindings:
+        for binding in wiring.bindings if everything else effective_bindings(wiring.bindings):
             if self._selection.has_queue(binding.record.queue_name):
                 self._output.show(binding_object(binding))
         if everything:

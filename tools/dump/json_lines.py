@@ -47,15 +47,38 @@ class JsonLines:
         self._gathered = bytearray()
 
 
+# Fields that hold names.
 _NAMES = frozenset(
-    {"name", "queue", "exchange", "routing_key", "key", "alternate_exchange", "link", "source", "destination", "file"}
+    {
+        "name",
+        "queue",
+        "exchange",
+        "routing_key",
+        "key",
+        "stored_key",
+        "alternate_exchange",
+        "link",
+        "source",
+        "destination",
+        "file",
+    }
 )
+
+# Fields that hold objects of this program's own, with names in them.
+_OBJECTS = frozenset({"message", "properties", "reply_to"})
 
 
 def _escaped(fields: dict[str, Any]) -> bytes:
     """The line with each name escaped."""
-    plain = {
-        key: escape_name(value) if key in _NAMES and isinstance(value, str) else escape_names(value)
-        for key, value in fields.items()
-    }
-    return dumps(plain, option=OPT_APPEND_NEWLINE)
+    return dumps(_escape_fields(fields), option=OPT_APPEND_NEWLINE)
+
+
+def _escape_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key in _OBJECTS and isinstance(value, dict):
+            plain[key] = _escape_fields(value)
+        else:
+            named = key in _NAMES and isinstance(value, str)
+            plain[escape_name(key)] = escape_name(value) if named else escape_names(value)
+    return plain

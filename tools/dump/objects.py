@@ -61,14 +61,18 @@ def queue_object(queue: RecoveredQueue) -> Object:
 
 
 def binding_object(binding: StoredBinding) -> Object:
-    """A binding."""
-    return {
+    """A binding. A fanout exchange has no keys: one that was given is stored, and restored as none."""
+    fanout = binding.exchange.type == "fanout"
+    fields: Object = {
         "kind": "binding",
-        "exchange": binding.exchange,
+        "exchange": binding.exchange.name,
         "queue": binding.record.queue_name,
-        "key": binding.record.key,
+        "key": "" if fanout else binding.record.key,
         "arguments": plain_map(binding.record.arguments),
     }
+    if fanout and binding.record.key:
+        fields["stored_key"] = binding.record.key
+    return fields
 
 
 def general_object(record: Link | Bridge | GeneralObject) -> Object:

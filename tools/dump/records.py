@@ -21,14 +21,14 @@ def dump_records(
     """Show the records of a store's journals: the transaction prepared list first, then each queue's."""
     for damage in store.damage:
         output.show(damage_object(damage))
-    for journal in store.all_journals():
+    for journal in store.named_journals():
         if not selection.has_queue(journal.name):
             continue
         reader = MessageReader(journal, form, body_directory(bodies, journal.name))
         lister = RecordLister(store, journal, reader, output, selection, form)
         for damage in journal.damage:
             lister.damaged(damage)
-        end = journal.walk(lister, every_record=True)
+        end = store.walk(journal, lister, every_record=True)
         if end is not None and end.torn:
             store.notices.append(torn_tail(journal, end))
         journal.close()

@@ -8,7 +8,8 @@ from enum import Enum
 
 from formats.rhm.records import Kind
 
-_RANGE = re.compile(r"(?P<first>0x[0-9a-fA-F]+|[0-9]+)?(?P<dots>\.\.)?(?P<last>0x[0-9a-fA-F]+|[0-9]+)?")
+_NUMBER = r"(0x[0-9a-fA-F]+|[0-9]+)"
+_RANGE = re.compile(rf"(?P<first>{_NUMBER})?\.\.(?P<last>{_NUMBER})?|(?P<only>{_NUMBER})")
 _HIGHEST_RID = (1 << 64) - 1
 
 
@@ -62,12 +63,17 @@ def parse_rids(text: str) -> tuple[int, int]:
         ValueError: it is none of these, or ends before it begins.
     """
     found = _RANGE.fullmatch(text.strip())
-    if found is None or (found["first"] is None and found["last"] is None):
+    if found is None or not any(found.groups()):
         raise ValueError(f"{text!r} is no record id and no range A..B")
-    first = int(found["first"], 0) if found["first"] else 0
-    if found["dots"] is None:
-        return first, first
-    last = int(found["last"], 0) if found["last"] else _HIGHEST_RID
+    if found["only"]:
+        return _number(found["only"]), _number(found["only"])
+    first = _number(found["first"]) if found["first"] else 0
+    last = _number(found["last"]) if found["last"] else _HIGHEST_RID
     if last < first:
         raise ValueError(f"{text!r} ends before it begins")
     return first, last
+
+
+def _number(text: str) -> int:
+    """A number in decimal (leading zeros are zeros) or in hex after 0x."""
+    return int(text, 16) if text.startswith("0x") else int(text)
