@@ -22,8 +22,10 @@ import math
 import re
 import struct
 import uuid
+from binascii import hexlify
 from collections.abc import Callable
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from formats.amqp_0_10.errors import Amqp010Error
@@ -49,8 +51,7 @@ def plain_bytes(raw: bytes) -> str:
 
 def plain_uuid(raw: bytes) -> str:
     """The canonical text of a UUID's 16 bytes."""
-    pairs = raw.hex("-", 2)
-    return f"{pairs[:4]}{pairs[5:29]}{pairs[30:34]}{pairs[35:]}"
+    return b"-".join(_uuid_groups(hexlify(raw))).decode()
 
 
 def plain_float(number: float) -> float | str:
@@ -119,6 +120,7 @@ PlainReader: TypeAlias = Callable[[bytes, int, int], tuple[Plain, int]]
 _two_u32: Final = struct.Struct(">II").unpack_from
 _one_u32: Final = struct.Struct(">I").unpack_from
 _one_u16: Final = struct.Struct(">H").unpack_from
+_uuid_groups: Final = struct.Struct("8s4s4s4s12s").unpack
 
 
 def _plain_payload(wire_type: WireType) -> Callable[[bytes], Plain]:
@@ -165,6 +167,28 @@ def _fixed_reader(wire_type: WireType, width: int) -> PlainReader:
     return read_fixed
 
 
+def _text_reader(wire_type: WireType) -> PlainReader:
+    """UTF-8 text, the commonest of all values."""
+
+    def read_text8(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        end = offset + 1 + buffer[offset]
+        raw = buffer[offset + 1 : end]
+        try:
+            return raw.decode(), end
+        except UnicodeDecodeError:
+            return raw.hex(), end
+
+    def read_text16(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
+        end = offset + 2 + (buffer[offset] << 8 | buffer[offset + 1])
+        raw = buffer[offset + 2 : end]
+        try:
+            return raw.decode(), end
+        except UnicodeDecodeError:
+            return raw.hex(), end
+
+    return {1: read_text8, 2: read_text16}[wire_type.prefix]
+
+
 def _sized_reader(wire_type: WireType) -> PlainReader:
     payload = _plain_payload(wire_type)
 
@@ -181,6 +205,12 @@ def _sized_reader(wire_type: WireType) -> PlainReader:
         return payload(buffer[offset + 4 : end]), end
 
     return {1: read_sized8, 2: read_sized16, 4: read_sized32}[wire_type.prefix]
+
+
+@lru_cache(maxsize=4096)
+def _decode_name(raw: bytes) -> str:
+    """A header's name: at most 255 bytes, and mostly one that was met before."""
+    return raw.decode("utf-8", "surrogateescape")
 
 
 def read_typed_plain_map(buffer: bytes, offset: int, depth: int) -> tuple[dict[str, Plain], dict[str, str], int]:
@@ -202,7 +232,7 @@ def read_typed_plain_map(buffer: bytes, offset: int, depth: int) -> tuple[dict[s
     offset += 8
     for _ in range(count):
         stop = offset + 1 + buffer[offset]
-        name = buffer[offset + 1 : stop].decode("utf-8", "surrogateescape")
+        name = _decode_name(buffer[offset + 1 : stop])
         types[name], read = _READERS[buffer[stop]]
         values[name], offset = read(buffer, stop + 1, depth)
     if offset != end:
@@ -283,6 +313,8 @@ def _reader_of(wire_type: WireType | None) -> tuple[str, PlainReader]:
         return "", _read_widthless
     if wire_type.codec is None:
         return wire_type.name, {"map": _read_map, "list": _read_list, "array": _read_array}[wire_type.name]
+    if wire_type.fixed is None and wire_type.codec.encoding == "utf-8":
+        return wire_type.name, _text_reader(wire_type)
     if wire_type.fixed is None:
         return wire_type.name, _sized_reader(wire_type)
     if wire_type.codec.struct_format:

@@ -61,6 +61,7 @@ _read_method_frame: Final = struct.Struct(">xBH8xHBxH").unpack_from
 _METHOD_BYTES: Final = 18
 # segment type, frame size
 _read_frame: Final = struct.Struct(">xBH8x").unpack_from
+_read_frame_and_struct_head: Final = struct.Struct(">xBH8xII").unpack_from
 # size, then code and flags
 _read_struct_head: Final = struct.Struct(">II").unpack_from
 
@@ -152,10 +153,9 @@ def _decode_alike(header: bytes) -> list[Any] | None:
     None: the header is not of that kind, or not sound.
     """
     try:
-        _, transfer_end, _, _, _ = _read_method_frame(header)
-        segment, size = _read_frame(header, transfer_end)
+        transfer_end = header[2] << 8 | header[3]
+        segment, size, struct_size, code_and_flags = _read_frame_and_struct_head(header, transfer_end)
         struct_at = transfer_end + _FRAME.size
-        struct_size, code_and_flags = _read_struct_head(header, struct_at)
         rest_at = struct_at + 4 + struct_size
         length = len(header)
         if (

@@ -207,6 +207,11 @@ def version_1_check(kind: Kind) -> int:
     return kind ^ 0xFFFFFFFF
 
 
+def is_padding(content: bytes) -> bool:
+    """Whether the rest of a block is padding: 0xff, or zeros as qpidd's resize tool leaves them."""
+    return not (content.strip(PADDING) and content.strip(b"\0"))
+
+
 def version_2_check(header: bytes, xid: bytes, data_crc: int, salt: int) -> int:
     """The check word of a version-2 tail: `data_crc`, the data's own CRC-32C, carried on over xid, header, salt."""
     return extend_crc32c(data_crc, xid + header + SALT.pack(salt))

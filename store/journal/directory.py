@@ -133,7 +133,7 @@ def open_journal(disk: Disk, directory: str, base_name: str | None = None, name:
     for path in paths[geometry.files :]:
         what = f"file beyond the {geometry.files} files that the info file names"
         damage.append(Damage(path, None, None, what, "it is not read"))
-    ring = read_ring(disk, wanted, geometry)
+    ring = read_ring(disk, wanted, geometry, info)
     damage.extend(ring.damage)
     title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
     return Journal(disk, title, directory, info, ring, damage)

@@ -7,10 +7,10 @@ chain is *broken*. After a break the rest of the journal is searched for a good 
     none                  the end of the journal: space never written, the remains of an older lap, or a record that
                           the crash tore. All normal; the walk stops.
     one (version 1)       interior damage: reported, and the walk goes on there.
-    one of the flush      the flush was torn, and a torn flush was acknowledged to nobody: the rest of it is dropped,
-    that broke (v. 2)     and the search goes on.
+    only of the flush     the flush was torn, and a torn flush was acknowledged to nobody: the rest of it is dropped.
+    that broke (v. 2)
     one of a later flush  interior damage, since a flush is written only after the one before it was synced: reported,
-    (version 2)           and the walk goes on there.
+    (version 2)           and the walk goes on at the first good record, be it of the flush that broke.
 
 Which flush broke is known, because the last record of a flush is flagged: after such a record it is the next one,
 otherwise the present one. The first flush after a restart is a single filler, which cannot be torn into parts.
@@ -136,7 +136,7 @@ class JournalReader:
             first = file.first_record(stream.data_size)
             if first is not None:
                 return begin + first
-            if file.begins_no_record:
+            if file.begins_no_record(stream.data_size):
                 continue
             if file.header is not None:
                 what = f"first record offset 0x{file.header.first_record_offset:x} is not in the file"

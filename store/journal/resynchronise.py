@@ -14,7 +14,7 @@ from typing import Final
 
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind, RecordHeader, decode_header
+from formats.rhm.records import Kind, RecordHeader, decode_header, is_padding
 from store.journal.examine import Examiner
 from store.journal.runs import run_version_1
 from store.journal.stream import JournalStream
@@ -46,7 +46,8 @@ class Resynchroniser:
     def search(self, place: int) -> int | None:
         """The first good record at or after `place`; None if there is none.
 
-        In version 2 a record of the flush that broke, or of an older one, does not count.
+        In version 2 one of the flush that broke counts only if one of a later flush follows: that one was written
+        after the broken flush had been synced whole.
         """
         return self._search_version_1(place) if self._version == 1 else self._search_version_2(place)
 
@@ -76,25 +77,27 @@ class Resynchroniser:
         return run_version_1(self._stream, after, file_end, indicator ^ 1, _ignore, _ignore)
 
     def _plausible(self, header: RecordHeader, place: int) -> bool:
-        """A plain dequeue has no tail: qpidd pads it with 0xff, its resize tool with zeros."""
-        if header.has_tail:
-            return True
-        padding = self._stream.read(place, BLOCK_SIZE)[header.header_size :]
-        return header.kind is Kind.DEQUEUE and not (padding.strip(b"\xff") and padding.strip(b"\0"))
+        """A plain dequeue has no tail, so its padding must do."""
+        return header.has_tail or is_padding(self._stream.read(place, BLOCK_SIZE)[header.header_size :])
 
     def _search_version_2(self, place: int) -> int | None:
         flush = self._examiner.flush
         broken = flush.next_to_break
         budget = self._examiner.bytes_checked + _WORK * self._stream.size
+        rest_of_broken: int | None = None
         for candidate in self._candidates(place):
             (low,) = _FLUSH.unpack(self._stream.read(candidate + _FLUSH_OFFSET, _FLUSH.size))
-            if flush.expand(low) <= broken:
+            number = flush.expand(low)
+            if number < broken or (number == broken and rest_of_broken is not None):
                 continue
             header = self._header(candidate)
             if header is None or (self._examiner.bytes_checked > budget and header.size > _CHEAP_RECORD):
                 continue
-            if self._examiner.examine(candidate).problem is None:
-                return candidate
+            if self._examiner.examine(candidate).problem is not None:
+                continue
+            if number > broken:
+                return candidate if rest_of_broken is None else rest_of_broken
+            rest_of_broken = candidate
         return None
 
     def _header(self, place: int) -> RecordHeader | None:
@@ -130,4 +133,4 @@ class Resynchroniser:
         first = file.first_record(self._stream.data_size)
         if first is not None:
             return begin + first
-        return begin + self._stream.data_size if file.begins_no_record else begin
+        return begin + self._stream.data_size if file.begins_no_record(self._stream.data_size) else begin

@@ -15,7 +15,7 @@ from typing import Final
 
 from formats.rhm.geometry import DATA_OFFSET, Geometry
 from store.disk import Disk, ReadableFile
-from store.journal.ring import RingFile
+from store.journal.order import RingFile
 
 WINDOW_SIZE: Final = 1 << 20  # bytes read at a time
 MAX_OPEN_FILES: Final = 2

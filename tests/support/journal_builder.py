@@ -50,6 +50,7 @@ class PlacedRecord(NamedTuple):
         offset: bytes from that file's start.
         size: bytes, padding included.
         flush: number of the flush that wrote it; counted in version 1 too.
+        xid: its transaction id.
     """
 
     header: RecordHeader
@@ -58,6 +59,12 @@ class PlacedRecord(NamedTuple):
     offset: int
     size: int
     flush: int
+    xid: bytes
+
+    @property
+    def used(self) -> int:
+        """Bytes of it that mean something: up to the tail's end, or to the end of a header without tail."""
+        return self.header.tail_offset + (TAIL_SIZE if self.header.has_tail else 0)
 
 
 class _Pending(NamedTuple):
@@ -87,7 +94,8 @@ class JournalBuilder:
         position: where the next record goes.
         flush_number: of the flush that is being gathered.
         flush_start: where it begins.
-        last_flush: the sectors that the last flush wrote, in order.
+        last_flush: the sectors that the last flush wrote, in order, in parts of which each is synced before the next is
+            written: a file's header is on the disk before anything goes into the file.
     """
 
     def __init__(
@@ -121,7 +129,7 @@ class JournalBuilder:
         self.records: list[PlacedRecord] = []
         self.position = 0
         self.flush_number = first_flush
-        self.last_flush: list[Sector] = []
+        self.last_flush: list[list[Sector]] = []
         self.next_rid = 1
         self._alignment = alignment
         self._exact_fit_length = exact_fit_length
@@ -166,7 +174,7 @@ class JournalBuilder:
             header = header._replace(flush=self.flush_number & 0xFFFFFFFF)
         elif header.kind is not Kind.FILLER:
             header = header._replace(flags=header.flags | (first // self.geometry.files & OVERWRITE_INDICATOR))
-        placed = PlacedRecord(header, self.position, *self.place(self.position), size, self.flush_number)
+        placed = PlacedRecord(header, self.position, *self.place(self.position), size, self.flush_number, xid)
         self._pending.append(_Pending(header, xid, data, salt))
         self.records.append(placed)
         self.position += size
@@ -221,13 +229,13 @@ class JournalBuilder:
     def _file_header(self, index: int, first_record_offset: int, rid: int) -> FileHeader:
         lap, number = divmod(index, self.geometry.files)
         if self.version == 1:
-            return FileHeader(1, lap & 1, number, first_record_offset, _SECONDS, 0, rid=rid, logical_number=number)
+            return FileHeader(1, lap & 1, number, first_record_offset, _SECONDS + index, 0, rid=rid, logical_number=number)
         return FileHeader(
             2,
             lap & 1,
             number,
             first_record_offset,
-            _SECONDS,
+            _SECONDS + index,
             0,
             first_flush=self.flush_number,
             salt=self._salt,
@@ -240,6 +248,7 @@ class JournalBuilder:
 
     def flush(self, *, flags: int = 0) -> None:
         """Pad to the alignment and write what was appended; nothing where nothing was."""
+        self.last_flush = []
         if not self._pending:
             return
         if blocks := self._blocks_to_alignment():
@@ -289,7 +298,7 @@ class JournalBuilder:
 
     def _write(self, content: bytes) -> None:
         """Put the flush's bytes, and the headers of the files that it entered, where they belong."""
-        self.last_flush = []
+        self.last_flush = [[]]
         headers = dict(self._pending_headers)
         self._pending_headers.clear()
         data_size = self.geometry.data_size
@@ -299,11 +308,12 @@ class JournalBuilder:
             number = index % self.geometry.files
             if index in headers:
                 self.files[number][:DATA_OFFSET] = headers[index]
-                self.last_flush.append((number, 0))
+                self.last_flush[-1].append((number, 0))
+                self.last_flush.append([])
             count = min(data_size - offset, len(content) - at)
             start = offset + DATA_OFFSET
             self.files[number][start : start + count] = content[at : at + count]
-            self.last_flush.extend(
+            self.last_flush[-1].extend(
                 (number, sector) for sector in range(start & -SECTOR_SIZE, start + count, SECTOR_SIZE)
             )
             at += count

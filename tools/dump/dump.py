@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from store.journal.directory import Journal
-from store.journal.enqueue_map import LIVE, LOCKED
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore
 from store.wiring import effective_bindings
 from tools.dump.body_files import body_directory
 from tools.dump.delivery_order import in_delivery_order
-from tools.dump.messages import MessageReader, message_fields, undecoded
+from tools.dump.messages import MessageReader, message_object, undecoded
 from tools.dump.objects import (
     binding_object,
     damage_object,
@@ -22,8 +22,7 @@ from tools.dump.objects import (
 )
 from tools.dump.selection import BodyForm, Selection
 
-_STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue"}
-_PENDING = "in-doubt-enqueue"
+_STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 
 
 class Output(Protocol):
@@ -123,15 +122,7 @@ class RecoveryDump:
             if not everything and not (selection.has_rid(rid) and selection.has_xid(xid)):
                 continue
             message = read(rid, place)
-            fields = {
-                "kind": "message",
-                "queue": queue.name,
-                "rid": rid,
-                "state": _STATES.get(state, _PENDING),
-                "xid": None if xid is None else xid.hex(),
-            }
-            fields.update(message_fields(message, form))
-            show(fields)
+            show(message_object(queue.name, rid, _STATES[state], xid, message, form))
             if message.problem is not None:
                 self._store.damage.append(undecoded(journal, rid, place, message.problem))
 

@@ -28,6 +28,7 @@ _header_size: Final = struct.Struct(">I").unpack_from
 _SMALL: Final = 1 << 16  # data up to this many bytes are read in one go
 _MAX_HEADER: Final = 64 << 20  # bytes; a header has two frames, of at most 64 KiB each in AMQP 0-10
 
+_new_tuple: Final = tuple.__new__  # what a NamedTuple's own constructor calls, without its detour
 _TOO_SHORT: Final = "the data are shorter than the header that they announce"
 
 
@@ -84,7 +85,7 @@ class MessageReader:
         body = data[start:]
         if self._directory is not None:
             return self._finish(rid, header, None, [body])
-        return Message(header, None, size - start, sha256(body).hexdigest(), body, None)
+        return _new_tuple(Message, (header, None, size - start, sha256(body).hexdigest(), body, None))
 
     def _read_large(self, rid: int, place: int, size: int) -> Message:
         stream = self._journal.stream
@@ -135,42 +136,37 @@ def undecoded(journal: Journal, rid: int, place: int, problem: str) -> Damage:
     return Damage(file.path, offset, rid, what, "its data are given as they are, as the body")
 
 
-def message_fields(message: Message, form: BodyForm) -> dict[str, Any]:
-    """The fields of a message's JSON object that come from the message itself."""
-    header = message.header
-    if header is None:
-        fields = dict(_UNDECODED)
-    else:
-        fields = {
-            "exchange": header.exchange,
-            "routing_key": header.routing_key,
-            "message_id": header.message_id,
-            "delivery_mode": header.delivery_mode,
-            "priority": header.priority,
-            "properties": _properties(header),
-            "headers": header.headers,
-            "header_types": header.header_types,
-        }
-        if header.amqp_1_0 is not None:
-            _add_amqp_1_0(fields, header.amqp_1_0)
-    fields["body_length"] = message.body_length
-    fields["body_sha256"] = message.body_sha256
+def message_object(
+    queue: str, rid: int, state: str, xid: bytes | None, message: Message, form: BodyForm
+) -> dict[str, Any]:
+    """The JSON object of a message."""
+    header = message.header or _UNDECODED
+    fields = {
+        "kind": "message",
+        "queue": queue,
+        "rid": rid,
+        "state": state,
+        "xid": None if xid is None else xid.hex(),
+        "exchange": header.exchange,
+        "routing_key": header.routing_key,
+        "message_id": header.message_id,
+        "delivery_mode": header.delivery_mode,
+        "priority": header.priority,
+        "properties": _properties(header),
+        "headers": header.headers,
+        "header_types": header.header_types,
+        "body_length": message.body_length,
+        "body_sha256": message.body_sha256,
+    }
+    if header.amqp_1_0 is not None:
+        _add_amqp_1_0(fields, header.amqp_1_0)
     if form is not BodyForm.NONE:
         _add_body(fields, message, form)
     return fields
 
 
-_UNDECODED: Final[dict[str, Any]] = {
-    "exchange": None,
-    "routing_key": None,
-    "message_id": None,
-    "delivery_mode": None,
-    "priority": None,
-    "properties": {},
-    "headers": {},
-    "header_types": {},
-}
-
+#: Of a message whose header cannot be decoded.
+_UNDECODED: Final = MessageHeader._make({"headers": {}, "header_types": {}}.get(name) for name in MessageHeader._fields)
 
 _PROPERTIES: Final = (
     "content_type",
@@ -191,7 +187,7 @@ _NO_VALUES: Final = (None,) * len(_PROPERTIES)
 def _properties(header: MessageHeader) -> dict[str, Any]:
     values = _property_values(header)
     if values == _NO_VALUES:  # most messages have none of them
-        return _NO_PROPERTIES.copy()
+        return _NO_PROPERTIES
     properties = dict(zip(_PROPERTIES, values, strict=True))
     for name in ("correlation_id", "user_id", "app_id"):
         properties[name] = _text(properties[name])
@@ -211,8 +207,7 @@ def _add_amqp_1_0(fields: dict[str, Any], message: Amqp10Message) -> None:
     """AMQP 1.0 counts times in milliseconds and routes by subject; its sections are listed as they stand."""
     fields["protocol"] = "1.0"
     fields["routing_key"] = message.subject
-    properties = fields["properties"]
-    properties["to"] = message.to
+    properties = fields["properties"] = {**fields["properties"], "to": message.to}
     if message.creation_time is not None:
         properties["timestamp"] = message.creation_time // 1000
     if message.absolute_expiry_time is not None:

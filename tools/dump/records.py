@@ -10,9 +10,12 @@ from store.journal.directory import Journal
 from store.offline import OfflineStore, torn_tail
 from tools.dump.body_files import body_directory
 from tools.dump.dump import Output
-from tools.dump.messages import MessageReader, message_fields, undecoded
+from tools.dump.messages import MessageReader, message_object, undecoded
 from tools.dump.objects import damage_object, record_object
 from tools.dump.selection import BodyForm, Selection
+
+# Fields of a message's object that the record's own has, or that only recovery can tell.
+_TOLD_ALREADY = frozenset({"kind", "queue", "rid", "state", "xid"})
 
 
 def dump_records(
@@ -75,7 +78,8 @@ class RecordLister:
                 fields["prepared"] = "dtx" if self._store.is_two_phase(place) else "local"
             else:
                 message = self._reader.read(header.rid, place)
-                fields["message"] = message_fields(message, self._form)
+                told = message_object(self._journal.name, header.rid, "", None, message, self._form)
+                fields["message"] = {key: value for key, value in told.items() if key not in _TOLD_ALREADY}
                 if message.problem is not None:
                     self.damaged(undecoded(self._journal, header.rid, place, message.problem))
         self._output.show(fields)

@@ -1,0 +1,153 @@
+"""Which file of a journal is the oldest: the order in which a ring of files was written.
+
+Version 1. Each lap round the ring inverts the overwrite indicator, so the files from the first on that have the same
+one are of the new lap, and those after them of the old one. A header may be lost, or lie, and then qpidd gives up;
+here every possible turn is held against all that is known, and the one that contradicts the least is taken:
+
+    2  a header whose indicator is that of the other lap
+    3  records of the new lap in a file that would be of the old one; records of the old lap in a file that would be
+       of the new one and has no header
+    1  records of the old lap in a file whose header is of the new one: the crash came after the header was written
+    2  a header older than that of the file before it
+
+Version 2. First flush numbers rise from file to file. Where one flush entered several files, from the last to the
+first too, the overwrite indicator tells the laps apart. The headers have checksums, so a header that names another
+number tells that files were exchanged, and the files are put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from formats.rhm.file_header import FileHeader
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
+from store.damage import Damage
+
+_UNTRUE_HEADER = _TURNED_BACK = 2
+_UNTRUE_RECORDS = 3
+_NOT_YET_WRITTEN = 1
+
+
+@dataclass(slots=True)
+class RingFile:
+    """One file of a journal.
+
+    Attributes:
+        number: that of its name.
+        path: where it is.
+        size: bytes that it has; -1 if it is missing.
+        header: its header; None if never written or not to be used.
+        used: whether it was ever written, as far as can be told.
+        record_indicator: version 1: the overwrite indicator of the first record that was found in it.
+        overwrite_indicator: version 1: that which its records should have; None if nothing tells.
+    """
+
+    number: int
+    path: str
+    size: int
+    header: FileHeader | None
+    used: bool
+    record_indicator: int | None = None
+    overwrite_indicator: int | None = None
+
+    def first_record(self, data_size: int) -> int | None:
+        """Where in the data area the first record header stands; None if the header does not tell or none is here."""
+        if self.header is None:
+            return None
+        offset = self.header.first_record_offset - DATA_OFFSET
+        return offset if 0 <= offset < data_size and offset % BLOCK_SIZE == 0 else None
+
+    def begins_no_record(self, data_size: int) -> bool:
+        """Whether the header says that a record which began earlier fills the whole file."""
+        return self.header is not None and self.header.first_record_offset in (0, DATA_OFFSET + data_size)
+
+
+def order_by_indicator(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
+    """Version 1: the files that were written, the old lap's first; headers that lie are reported."""
+    written = _written(files)
+    turn, new = min(
+        ((turn, new) for turn in range(1, len(written) + 1) for new in (0, 1)),
+        key=lambda lap: _contradictions(written, *lap),
+    )
+    for index, file in enumerate(written):
+        file.overwrite_indicator = new if index < turn else 1 - new
+        if file.header is not None and file.header.overwrite_indicator != file.overwrite_indicator:
+            what = f"overwrite indicator {file.header.overwrite_indicator} contradicts the other files"
+            damage.append(Damage(file.path, 6, None, what, "the file is read in the place that the others give it"))
+    return written[turn:] + written[:turn]
+
+
+def _contradictions(written: Sequence[RingFile], turn: int, new: int) -> tuple[int, int]:
+    """How much speaks against the new lap, with indicator `new`, being the first `turn` files; then headers alone."""
+    headers = records = turned_back = 0
+    for index, file in enumerate(written):
+        expected = new if index < turn else 1 - new
+        known = file.header is not None
+        if file.header is not None and file.header.overwrite_indicator != expected:
+            headers += _UNTRUE_HEADER
+        if file.record_indicator == 1 - expected:
+            records += _NOT_YET_WRITTEN if index < turn and known else _UNTRUE_RECORDS
+    made = [(file.header.seconds, file.header.nanoseconds) for file in _rotated(written, turn) if file.header is not None]
+    turned_back = sum(_TURNED_BACK for earlier, later in zip(made, made[1:], strict=False) if earlier > later)
+    return headers + records + turned_back, headers
+
+
+def _rotated(written: Sequence[RingFile], turn: int) -> list[RingFile]:
+    return [*written[turn:], *written[:turn]]
+
+
+def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
+    """Version 2: the files that were written, that with the lowest first flush number first."""
+    written = _written(_put_back(files))
+    headers = [(place, file.header) for place, file in enumerate(written) if file.header is not None]
+    first_flush = min(header.first_flush for _, header in headers)
+    tied = [(place, header.overwrite_indicator) for place, header in headers if header.first_flush == first_flush]
+    oldest = next((place for place, indicator in tied if indicator != tied[0][1]), tied[0][0])
+    ordered = _rotated(written, oldest)
+    _drop_strays(ordered, damage)
+    return ordered
+
+
+def _put_back(files: list[RingFile]) -> list[RingFile]:
+    """The files by the numbers in their headers. Of two with the same number the one whose name agrees counts."""
+    places: dict[int, RingFile] = {}
+    named_right_first = sorted(
+        (file for file in files if file.header is not None),
+        key=lambda file: file.header is not None and file.header.file_number != file.number,
+    )
+    for file in named_right_first:
+        assert file.header is not None
+        number = file.header.file_number
+        if number < len(files) and number not in places:
+            places[number] = file
+        else:
+            file.header = None
+    rest = [file for file in files if file.header is None]
+    for file in list(rest):
+        if places.setdefault(file.number, file) is file:
+            rest.remove(file)
+    for place in range(len(files)):
+        if place not in places:
+            places[place] = rest.pop()
+    return [places[place] for place in range(len(files))]
+
+
+def _drop_strays(ordered: Sequence[RingFile], damage: list[Damage]) -> None:
+    """A header from a later flush than a later file's is none of this place; believed, it would end the walk early."""
+    following: int | None = None
+    for file in reversed(ordered):
+        if file.header is None:
+            continue
+        if following is not None and file.header.first_flush > following:
+            what = f"first flush number {file.header.first_flush} is higher than that of a later file, {following}"
+            damage.append(Damage(file.path, 8, None, what, "records that begin in the file are not read"))
+            file.header = None
+        else:
+            following = file.header.first_flush
+
+
+def _written(files: list[RingFile]) -> list[RingFile]:
+    """The files up to the last one that was written: an all-zero header between written ones is no unused file."""
+    last = max((place for place, file in enumerate(files) if file.used), default=-1)
+    return files[: last + 1]
