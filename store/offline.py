@@ -119,6 +119,13 @@ class OfflineStore:
             return self.journals
         return self.all_journals()
 
+    def queue_names(self) -> set[str]:
+        """The names of all queues, whether the catalogue or a journal tells them; and that of the prepared list."""
+        names = {journal.name for journal in self.all_journals()}
+        if self.wiring is not None:
+            names.update(queue.record.name for queue in self.wiring.queues.values())
+        return names
+
     @property
     def size(self) -> int:
         """Bytes in the used files of the journals."""

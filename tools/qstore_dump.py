@@ -21,6 +21,7 @@ from formats.rhm.records import RECORD_KINDS, Kind
 from store.disk import OsDisk
 from store.layout import UnusableInputError
 from store.offline import open_store
+from tools.dump.body_files import BodyFileError
 from tools.dump.dump import Output, Sections, dump_recovered
 from tools.dump.json_lines import JsonLines
 from tools.dump.records import dump_records
@@ -161,13 +162,15 @@ def command(
                 dump_recovered(recovered, output, sections, selection, form, bodies)
             output.flush()
             store.close()
-    except UnusableInputError as error:
+    except (UnusableInputError, BodyFileError) as error:
         _fail(str(error))
     except BrokenPipeError:
         raise
     except OSError as error:
         # Reading always names its file; what has no name is what was written to.
         _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    for name in sorted(selection.queues - store.queue_names()):
+        store.notices.append(f'there is no queue "{name}" here')
     for notice in store.notices:
         click.echo(f"notice: {printable(notice)}", err=True)
     if store.damage:

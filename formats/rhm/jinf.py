@@ -5,8 +5,8 @@ qpidd reads it by searching each line for a name, so a queue called "journal_ver
 name misleads it. Here a leaf's name stands at the start of its line, and a queue's name, which the journal's directory
 repeats, cannot pass for another leaf: it may hold quotes, line ends and whole leaves.
 
-Version 2: one flat JSON object on one line, sorted keys, ended by a newline, and in it under "crc32c" the CRC-32C of the
-same line without that key. It holds the whole queue record, so that a journal directory alone restores its queue.
+Version 2: one flat JSON object on one line, sorted keys, ended by a newline, and in it under "crc32c" the CRC-32C of
+the same line without that key. It holds the whole queue record, so that a journal directory alone restores its queue.
 
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
     number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c

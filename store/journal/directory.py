@@ -66,7 +66,10 @@ class Journal:
         """Hand each record to `sink`; where and why that ended. None if nothing was ever written."""
         if self.ring.version is None:
             return None
-        return JournalReader(self.stream, self.ring).walk(sink, every_record=every_record)
+        end = JournalReader(self.stream, self.ring).walk(sink, every_record=every_record)
+        for damage in self.stream.unreadable():
+            sink.damaged(damage)
+        return end
 
     def data_of_enqueue(self, place: int) -> tuple[int, int]:
         """Where the data of the enqueue record at `place` begin, and their size in bytes."""

@@ -106,7 +106,7 @@ class Examiner:
         if header.kind is Kind.FILLER:
             return Verdict(header, None)
         if header.has_tail:
-            check, rid = decode_tail(self._stream.read(place + header.tail_offset, TAIL_SIZE), 0)
+            check, rid = decode_tail(self._stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
             if check != version_1_check(header.kind) or rid != header.rid:
                 return Verdict(header, f"{header.kind.label} record without its tail")
         indicator = self._stream.files[place // self._stream.data_size].overwrite_indicator
@@ -118,7 +118,7 @@ class Examiner:
         file = self._stream.files[place // self._stream.data_size]
         if file.header is None:
             return Verdict(header, "not to be verified: the file's header, which holds the salt, is lost")
-        check, rid = decode_tail(self._stream.read(place + header.tail_offset, TAIL_SIZE), 0)
+        check, rid = decode_tail(self._stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
         if rid != header.rid:
             return Verdict(header, f"{header.kind.label} record without its tail")
         head = self._stream.read(place, header.header_size)

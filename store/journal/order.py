@@ -11,14 +11,15 @@ here every possible turn is held against all that is known, and the one that con
     2  a header older than that of the file before it
 
 Version 2. First flush numbers rise from file to file. Where one flush entered several files, from the last to the
-first too, the overwrite indicator tells the laps apart. The headers have checksums, so a header that names another
-number tells that files were exchanged, and the files are put back.
+first too, the overwrite indicator tells the laps apart. Files whose headers name each other's numbers were exchanged,
+and are put back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from formats.rhm.file_header import FileHeader
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
@@ -80,7 +81,7 @@ def order_by_indicator(files: list[RingFile], damage: list[Damage]) -> list[Ring
 
 def _contradictions(written: Sequence[RingFile], turn: int, new: int) -> tuple[int, int]:
     """How much speaks against the new lap, with indicator `new`, being the first `turn` files; then headers alone."""
-    headers = records = turned_back = 0
+    headers = records = 0
     for index, file in enumerate(written):
         expected = new if index < turn else 1 - new
         known = file.header is not None
@@ -88,8 +89,12 @@ def _contradictions(written: Sequence[RingFile], turn: int, new: int) -> tuple[i
             headers += _UNTRUE_HEADER
         if file.record_indicator == 1 - expected:
             records += _NOT_YET_WRITTEN if index < turn and known else _UNTRUE_RECORDS
-    made = [(file.header.seconds, file.header.nanoseconds) for file in _rotated(written, turn) if file.header is not None]
-    turned_back = sum(_TURNED_BACK for earlier, later in zip(made, made[1:], strict=False) if earlier > later)
+    ordered = [file.header for file in _rotated(written, turn) if file.header is not None]
+    turned_back = sum(
+        _TURNED_BACK
+        for earlier, later in pairwise(ordered)
+        if (earlier.seconds, earlier.nanoseconds) > (later.seconds, later.nanoseconds)
+    )
     return headers + records + turned_back, headers
 
 

@@ -15,7 +15,7 @@ chain is *broken*. After a break the rest of the journal is searched for a good 
 Which flush broke is known, because the last record of a flush is flagged: after such a record it is the next one,
 otherwise the present one. The first flush after a restart is a single filler, which cannot be torn into parts.
 Version 1 has neither flush numbers nor checksums; there a message whose body holds journal records can mislead the
-search after a break (never the walk itself).
+search after a break (never the walk itself), unless the next record stands where the broken one's header says.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class JournalReader:
                 self._take(verdict.header, place, verdict.xid, sink, every_record=every_record)
                 place += verdict.header.size
                 continue
-            resumed = self._resynchroniser.search(place + BLOCK_SIZE)
+            resumed = self._resynchroniser.search(place + BLOCK_SIZE, self._claimed_end(place, verdict))
             if resumed is None:
                 return self._end(place, verdict)
             sink.damaged(self._gap(place, resumed, verdict))
@@ -130,7 +130,9 @@ class JournalReader:
         """The first record header. A file in which none begins is passed over: nothing older can be whole."""
         stream = self._stream
         headers = [file.header for file in stream.files if file.header is not None]
-        self._examiner.flush.number = headers[0].first_flush if headers else 0
+        if headers:
+            # Where the first file's header is lost, all that follows counts as later than what broke.
+            self._examiner.flush.number = headers[0].first_flush - (stream.files[0].header is None)
         for index, file in enumerate(stream.files):
             begin = index * stream.data_size
             first = file.first_record(stream.data_size)
@@ -184,6 +186,10 @@ class JournalReader:
             sink.dequeue(header.rid, header.dequeued_rid)
 
     # ---- breaks ----
+
+    def _claimed_end(self, place: int, verdict: Verdict) -> int | None:
+        """Where the next record stands if all that is wrong with a bad record is its tail."""
+        return None if verdict.header is None or verdict.stale else place + verdict.header.size
 
     def _gap(self, place: int, resumed: int, verdict: Verdict) -> Damage:
         file, offset = self._stream.locate(place)

@@ -118,10 +118,12 @@ class JournalRecovery:
         transaction = self.transactions.close(xid)
         if transaction is None:
             return
+        # Enqueues first, wherever they stand: one that was relocated follows the dequeue of the same transaction.
         for operation in transaction:
             if operation.is_enqueue:
                 self.messages.add(operation.rid, operation.place)
-            else:
+        for operation in transaction:
+            if not operation.is_enqueue:
                 self.messages.remove(operation.rid)
 
     def _abort(self, xid: bytes) -> None:
@@ -141,15 +143,21 @@ class JournalRecovery:
             The transactions that this journal had left open.
         """
         resolved = []
+        staying = []
         for transaction in list(self.transactions):
             outcome = outcomes.get(transaction.xid, Outcome.UNPREPARED)
             resolved.append(OpenTransaction(transaction.xid, outcome, transaction.enqueues, transaction.dequeues))
-            if outcome is Outcome.COMMITTING:
-                self._commit(transaction.xid)
-            elif outcome is Outcome.IN_DOUBT:
-                self._keep_in_doubt(transaction)
+            if outcome in (Outcome.COMMITTING, Outcome.IN_DOUBT):
+                staying.append((transaction, outcome))
             else:
                 self._abort(transaction.xid)
+        # What is dropped lets its locks go first: qpidd leaves no record of a dropped transaction, and the message may
+        # have been dequeued again by one that stays.
+        for transaction, outcome in staying:
+            if outcome is Outcome.COMMITTING:
+                self._commit(transaction.xid)
+            else:
+                self._keep_in_doubt(transaction)
         return resolved
 
     def _keep_in_doubt(self, transaction: Transaction) -> None:
@@ -158,7 +166,8 @@ class JournalRecovery:
             if operation.is_enqueue:
                 self.messages.add(operation.rid, operation.place, PENDING)
                 self._in_doubt[operation.rid] = transaction.xid
-            elif self.messages.set_state(operation.rid, LOCKED):
+        for operation in transaction:
+            if not operation.is_enqueue and self.messages.set_state(operation.rid, LOCKED):
                 self._in_doubt[operation.rid] = transaction.xid
 
     def outstanding(self, version: int) -> Iterator[OutstandingRecord]:

@@ -3,7 +3,8 @@
 Candidates are the blocks that begin with a journal magic. A file's header names the first record in it, so each
 further file is entered there. In version 2 the checksum with the file's salt decides. Version 1 has less to go by: the
 magic, the tail, the overwrite indicator, and of a plain dequeue (which has no tail) the padding; and an old record,
-where one is met, is passed over whole, so that what lies in its body is not looked at.
+where one is met, is passed over whole, so that what lies in its body is not looked at. Nor is what lies in the body of
+the broken record itself, where the chain goes on behind it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from formats.rhm.errors import RhmError
-from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE
 from formats.rhm.records import Kind, RecordHeader, decode_header, is_padding
 from store.journal.examine import Examiner
 from store.journal.runs import run_version_1
@@ -43,15 +44,22 @@ class Resynchroniser:
         self._version = version
         self._examiner = examiner
 
-    def search(self, place: int) -> int | None:
+    def search(self, place: int, likely: int | None = None) -> int | None:
         """The first good record at or after `place`; None if there is none.
 
         In version 2 one of the flush that broke counts only if one of a later flush follows: that one was written
         after the broken flush had been synced whole.
-        """
-        return self._search_version_1(place) if self._version == 1 else self._search_version_2(place)
 
-    def _search_version_1(self, place: int) -> int | None:
+        Args:
+            place: where to begin.
+            likely: version 1: where the next record stands if only the broken record's tail is bad; looked at first, so
+                that nothing in that record's body is taken for a record.
+        """
+        return self._search_version_1(place, likely) if self._version == 1 else self._search_version_2(place)
+
+    def _search_version_1(self, place: int, likely: int | None) -> int | None:
+        if likely is not None and self._goes_on_at(likely):
+            return likely
         after_old = place
         for candidate in self._candidates(place):
             if candidate < after_old:
@@ -65,6 +73,16 @@ class Resynchroniser:
             if verdict.stale:
                 after_old = self._after_old_records(candidate, header)
         return None
+
+    def _goes_on_at(self, place: int) -> bool:
+        """Whether there is a good record at `place`, perhaps after the fillers that end a flush."""
+        for at in range(place, min(place + SECTOR_SIZE, self._stream.size), BLOCK_SIZE):
+            verdict = self._examiner.examine(at)
+            if verdict.header is None or verdict.problem is not None:
+                return False
+            if verdict.header.kind is not Kind.FILLER:
+                return self._plausible(verdict.header, at)
+        return False
 
     def _after_old_records(self, place: int, header: RecordHeader) -> int:
         index = place // self._stream.data_size
@@ -114,6 +132,10 @@ class Resynchroniser:
             if place >= file_end:
                 place = self._first_in(file_end)
                 file_end += stream.data_size
+                continue
+            file, offset = stream.locate(place)
+            if offset >= file.size:
+                place = file_end  # cut short or missing: an info file may claim any size
                 continue
             window, at = stream.window(place, BLOCK_SIZE)
             base = place - at

@@ -21,6 +21,7 @@ from formats.rhm.records import (
     Kind,
     RecordHeader,
     decode_header,
+    decode_record,
     decode_tail,
     is_padding,
     version_1_check,
@@ -116,20 +117,37 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
             if file.used:
                 damage.append(Damage(path, 0, None, "no file header, though the file holds data", _BY_NUMBER))
         elif file.header.file_number != number and geometry.files > 1:
-            _misnamed(file, file.header, damage)
+            _misnamed(opened, file, file.header, damage)
     if file.used and (file.header is None or file.header.version == 1):
         file.record_indicator = _record_indicator(opened, file, geometry.data_size)
     return file
 
 
-def _misnamed(file: RingFile, header: FileHeader, damage: list[Damage]) -> None:
+def _misnamed(opened: ReadableFile, file: RingFile, header: FileHeader, damage: list[Damage]) -> None:
+    """Either whole files were exchanged, and their headers tell which is which, or this is another file's header."""
     what = f"header says that this is file {header.file_number}, its name says {file.number}"
-    if header.version == 2:
-        consequence = "the header has a checksum and is believed"
-    else:
+    consequence = "the header is believed, since the records go with it"
+    if not _records_go_with(opened, header):
         consequence = "the name is believed, and the header not used"
         file.header = None
     damage.append(Damage(file.path, 0, None, what, consequence))
+
+
+def _records_go_with(opened: ReadableFile, header: FileHeader) -> bool:
+    """Whether the first record verifies with the header's salt, or goes on in another file, where it cannot be seen.
+
+    Version 1 has no salt, and its headers no checksum.
+    """
+    begin = header.first_record_offset
+    if header.version == 1 or not DATA_OFFSET <= begin < opened.size:
+        return header.version == 2
+    try:
+        size = decode_header(opened.read(begin, BLOCK_SIZE)).size
+        if size <= min(opened.size - begin, _LOST_HEADER_PROBE):
+            decode_record(opened.read(begin, size), salt=header.salt)
+    except (RhmError, OSError):
+        return False
+    return True
 
 
 def _has_data(opened: ReadableFile) -> bool:

@@ -4,7 +4,8 @@ A *place* is a position in that stream: the place of a record tells both where i
 others. A record that goes on in the next file is a contiguous run here. Reads go through one window, since records
 are met in order, and at most two files are open at a time.
 
-What a missing or short file should hold reads as zeros, that is, as space never written.
+What a missing or short file should hold reads as zeros, that is, as space never written; so do sectors that the
+system cannot read, which are noted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from formats.rhm.geometry import DATA_OFFSET, Geometry
+from formats.rhm.geometry import DATA_OFFSET, SECTOR_SIZE, Geometry
+from store.damage import Damage
 from store.disk import Disk, ReadableFile
 from store.journal.order import RingFile
 
@@ -38,6 +40,7 @@ class JournalStream:
         self._open: OrderedDict[int, ReadableFile] = OrderedDict()
         self._window = b""
         self._window_place = 0
+        self._bad_sectors: dict[tuple[int, int], str] = {}  # index of the file, sector: why
 
     def locate(self, place: int) -> tuple[RingFile, int]:
         """The file in which a place lies, and the offset from that file's start."""
@@ -64,6 +67,32 @@ class JournalStream:
             self._fill(place)
             return self._window, 0
         return window, start
+
+    def read_aside(self, place: int, length: int) -> bytes:
+        """As `read`, for a few bytes that may be far away: what is in the window stays there."""
+        start = place - self._window_place
+        if start >= 0 and start + length <= len(self._window):
+            return self._window[start : start + length]
+        return self._gather(place, length)
+
+    def unreadable(self) -> list[Damage]:
+        """What the system could not read so far, run by run."""
+        runs: list[tuple[int, int, int]] = []  # index of the file, first sector, number of sectors
+        for index, sector in sorted(self._bad_sectors):
+            if runs and (runs[-1][0], runs[-1][1] + runs[-1][2]) == (index, sector):
+                runs[-1] = (index, runs[-1][1], runs[-1][2] + 1)
+            else:
+                runs.append((index, sector, 1))
+        return [
+            Damage(
+                self.files[index].path,
+                sector * SECTOR_SIZE,
+                None,
+                f"{count * SECTOR_SIZE} bytes cannot be read: {self._bad_sectors[index, sector]}",
+                "they are taken for zeros",
+            )
+            for index, sector, count in runs
+        ]
 
     def close(self) -> None:
         """Let all descriptors go; reading opens them again."""
@@ -95,4 +124,21 @@ class JournalStream:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._open.popitem(last=False)[1].close()
             file = self._open[index] = self._disk.open(ring_file.path)
-        return file.read(offset, count).ljust(count, b"\0")
+        try:
+            return file.read(offset, count).ljust(count, b"\0")
+        except OSError as error:
+            return self._read_around(index, file, offset, count, error.strerror or str(error))
+
+    def _read_around(self, index: int, file: ReadableFile, offset: int, count: int, why: str) -> bytes:
+        """Read sector by sector; those that the system cannot read are zeros, and noted."""
+        parts = []
+        end = offset + count
+        while offset < end:
+            length = min(SECTOR_SIZE - offset % SECTOR_SIZE, end - offset)
+            try:
+                parts.append(file.read(offset, length).ljust(length, b"\0"))
+            except OSError:
+                parts.append(bytes(length))
+                self._bad_sectors[index, offset // SECTOR_SIZE] = why
+            offset += length
+        return b"".join(parts)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formats.rhm.geometry import SECTOR_SIZE, Geometry
-from formats.rhm.records import Kind
+from formats.rhm.records import COMMIT_DECISION, EXTERNAL, MOVED, TRANSIENT, Kind
+from store.journal.directory import open_journal
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.recovery import JournalRecovery, OpenTransaction, Outcome
+from store.prepared import prepared_transactions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import (
     GEOMETRIES,
@@ -173,3 +180,233 @@ def suffers(builder: JournalBuilder, record: PlacedRecord, sector: int) -> bool:
         builder.files[file][offset]
         for file, offset in map(builder.place, (byte for byte in touched if sector <= byte < sector + SECTOR_SIZE))
     )
+
+
+# ---- open transactions (formats page, section 8.3) ----
+
+XID, OTHER_XID = b"\x06\x04\x07\x00branch", b"\x06\x04\x07\x00other"
+ENQUEUED, LOCKED_BY, PENDING_IN, ABSENT = (LIVE, None), (LOCKED, XID), (PENDING, XID), None
+
+# What the prepared list holds: distributed or not, and the decision that was recorded, if any. None: nothing.
+PREPARED: dict[str, tuple[bool, bool | None] | None] = {
+    "nothing": None,
+    "distributed": (True, None),
+    "local": (False, None),
+    "distributed, commit": (True, True),
+    "local, commit": (False, True),
+    "distributed, abort": (True, False),
+    "local, abort": (False, False),
+}
+# What becomes of a message dequeued in the transaction, enqueued in it, and both.
+TABLE = {
+    "nothing": (Outcome.UNPREPARED, ENQUEUED, ABSENT, ABSENT),
+    "distributed": (Outcome.IN_DOUBT, LOCKED_BY, PENDING_IN, LOCKED_BY),
+    "local": (Outcome.COMMITTING, ABSENT, ENQUEUED, ABSENT),
+    "distributed, commit": (Outcome.COMMITTING, ABSENT, ENQUEUED, ABSENT),
+    "local, commit": (Outcome.COMMITTING, ABSENT, ENQUEUED, ABSENT),
+    "distributed, abort": (Outcome.ABORTING, ENQUEUED, ABSENT, ABSENT),
+    "local, abort": (Outcome.ABORTING, ENQUEUED, ABSENT, ABSENT),
+}
+
+
+def prepared_outcomes(version: int, entry: tuple[bool, bool | None] | None) -> dict[bytes, Outcome]:
+    """Write a prepared list with that entry for XID, and read it."""
+    builder = JournalBuilder(version, Geometry(4, 1024), queue_name="TplStore", base_name="tpl")
+    done = builder.enqueue(b"\1", xid=b"finished")
+    if entry is not None:
+        distributed, decision = entry
+        prepared = builder.enqueue(b"\1" if distributed else b"\0", xid=XID)
+        if decision is not None:
+            builder.dequeue(prepared.header.rid, xid=XID, flags=COMMIT_DECISION if decision else 0)
+    builder.dequeue(done.header.rid, xid=b"finished", flags=COMMIT_DECISION)
+    builder.commit(b"finished")
+    builder.flush()
+    journal = open_journal(builder.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    journal.walk(recovery)
+    kinds = {}
+    for transaction in recovery.transactions:
+        for operation in transaction:
+            if operation.is_enqueue:
+                place, size = journal.data_of_enqueue(operation.place)
+                kinds[operation.place] = journal.stream.read(place, size) == b"\1"
+    return {entry.xid: entry.outcome for entry in prepared_transactions(recovery.transactions, kinds)}
+
+
+def states(builder: JournalBuilder, outcomes: Mapping[bytes, Outcome]) -> tuple[dict[int, object], list[object]]:
+    """Rid → state and xid of what recovery keeps; and the transactions that were open."""
+    journal = open_journal(builder.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    journal.walk(recovery)
+    recovery.finish()
+    resolved = recovery.resolve(outcomes)
+    kept = list(recovery.outstanding(journal.version))
+    assert len({rid for rid, _, _, _ in kept}) == len(kept)
+    return {rid: (state, xid) for rid, _, state, xid in kept}, list(resolved)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("entry", PREPARED)
+@pytest.mark.parametrize("dequeue_first", [False, True])
+def test_resolution_through_the_prepared_list(version: int, entry: str, dequeue_first: bool) -> None:
+    builder = JournalBuilder(version, Geometry(4, 1024))
+    outside = builder.enqueue(b"outside").header.rid
+    if dequeue_first:
+        builder.dequeue(outside, xid=XID)
+    inside = builder.enqueue(b"inside", xid=XID).header.rid
+    both = builder.enqueue(b"both", xid=XID).header.rid
+    builder.dequeue(both, xid=XID)
+    if not dequeue_first:
+        builder.dequeue(outside, xid=XID)
+    untouched = builder.enqueue(b"untouched").header.rid
+    builder.flush()
+    outcome, *expected = TABLE[entry]
+    kept, resolved = states(builder, prepared_outcomes(version, PREPARED[entry]))
+    assert [kept.get(rid) for rid in (outside, inside, both)] == expected
+    assert kept[untouched] == ENQUEUED
+    assert resolved == [OpenTransaction(XID, outcome, 2, 2)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("entry", PREPARED)
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_queue_that_has_its_own_record_needs_no_list(version: int, entry: str, commit: bool) -> None:
+    """The crash came between two queues: this one has its commit or abort already."""
+    builder = JournalBuilder(version, Geometry(4, 1024))
+    outside = builder.enqueue(b"outside").header.rid
+    builder.dequeue(outside, xid=XID)
+    inside = builder.enqueue(b"inside", xid=XID).header.rid
+    (builder.commit if commit else builder.abort)(XID)
+    builder.flush()
+    kept, resolved = states(builder, prepared_outcomes(version, PREPARED[entry]))
+    assert kept == ({inside: ENQUEUED} if commit else {outside: ENQUEUED})
+    assert resolved == []
+
+
+@pytest.mark.parametrize("entry", PREPARED)
+@pytest.mark.parametrize("first_copy_gone", [False, True])
+@pytest.mark.parametrize("dequeue_moved", [False, True])
+def test_a_relocated_transaction_resolves_the_same(entry: str, first_copy_gone: bool, dequeue_moved: bool) -> None:
+    """Version 2: enqueue and dequeue in one branch; the enqueue's file is relocated, the dequeue stands further on."""
+    builder = JournalBuilder(2, Geometry(4, 512))
+    both = builder.enqueue(b"both", xid=XID).header.rid
+    outside = builder.enqueue(b"outside").header.rid
+    builder.fill(2)
+    builder.dequeue(both, xid=XID)
+    builder.dequeue(outside, xid=XID)
+    builder.flush()
+    builder.enqueue(b"both", rid=both, xid=XID, flags=MOVED)
+    if dequeue_moved:
+        builder.dequeue(both, xid=XID, flags=MOVED)
+    builder.enqueue(b"outside", rid=outside, flags=MOVED)
+    builder.dequeue(outside, xid=XID, flags=MOVED)
+    builder.flush()
+    if first_copy_gone:
+        while builder.position <= 4 * 512:
+            builder.enqueue(b"x")
+        builder.flush()
+    _, for_outside, _, for_both = TABLE[entry]
+    kept, _ = states(builder, prepared_outcomes(2, PREPARED[entry]))
+    assert kept.get(both) == for_both
+    assert kept.get(outside) == for_outside
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("dropped_first", [False, True])
+def test_a_dropped_transaction_frees_no_other_ones_message(version: int, dropped_first: bool) -> None:
+    """A broker died with the message locked, dropped that lock without a record, and a branch in doubt holds it now."""
+    builder = JournalBuilder(version, Geometry(4, 1024))
+    rid = builder.enqueue(b"wanted").header.rid
+    begun = [OTHER_XID, XID] if dropped_first else [XID, OTHER_XID]
+    for xid in begun:
+        builder.enqueue(b"", xid=xid)
+    for xid in (OTHER_XID, XID):
+        builder.dequeue(rid, xid=xid)
+    builder.flush()
+    kept, resolved = states(builder, {XID: Outcome.IN_DOUBT})
+    assert kept[rid] == LOCKED_BY
+    assert [transaction.xid for transaction in resolved] == begun
+
+
+def test_an_abort_frees_no_other_ones_message() -> None:
+    builder = JournalBuilder(1, Geometry(4, 1024))
+    rid = builder.enqueue(b"wanted").header.rid
+    builder.dequeue(rid, xid=OTHER_XID)
+    builder.dequeue(rid, xid=XID)
+    builder.abort(OTHER_XID)
+    builder.flush()
+    assert states(builder, {XID: Outcome.IN_DOUBT})[0] == {rid: LOCKED_BY}
+
+
+# ---- single rules ----
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_unusual_records(version: int) -> None:
+    builder = JournalBuilder(version, Geometry(4, 2048))
+    kept = builder.enqueue(b"kept").header.rid
+    builder.dequeue(999)  # nothing is there to remove
+    builder.dequeue(998, xid=XID)
+    builder.commit(XID)
+    builder.commit(b"unknown")
+    builder.abort(b"unknown")
+    transient = builder.enqueue(b"transient", flags=TRANSIENT).header.rid
+    builder.enqueue(b"transient", xid=XID, flags=TRANSIENT)
+    builder.commit(XID)
+    empty = builder.enqueue().header.rid
+    again = builder.enqueue(b"the same rid", rid=kept)
+    locked = builder.enqueue(b"locked").header.rid
+    builder.dequeue(locked, xid=OTHER_XID)
+    builder.dequeue(locked)  # goes even though it is locked
+    highest = builder.abort(b"none", rid=5000).header.rid
+    builder.flush()
+    journal = open_journal(builder.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    journal.walk(recovery)
+    recovery.finish()
+    recovery.resolve({})
+    assert [rid for rid, _, _, _ in recovery.outstanding(version)] == [kept, empty]
+    assert transient not in (kept, empty)
+    assert recovery.highest_rid == highest
+    assert [duplicate.rid for duplicate in recovery.messages.duplicates] == [kept]
+    assert journal.stream.locate(recovery.messages.duplicates[0].place)[1] == again.offset
+    assert recovery.damage == []
+
+
+def test_version_1_external_record() -> None:
+    """The data size is told, the data are elsewhere: the next record follows at once."""
+    builder = JournalBuilder(1, Geometry(4, 1024))
+    external = builder.enqueue(size=2**63, flags=EXTERNAL).header.rid
+    after = builder.enqueue(b"after").header.rid
+    builder.flush()
+    journal = open_journal(builder.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    end = journal.walk(recovery)
+    assert end is not None
+    assert not end.torn
+    entries = list(recovery.outstanding(1))
+    assert [rid for rid, _, _, _ in entries] == [external, after]
+    assert journal.data_of_enqueue(entries[0][1])[1] == 0
+
+
+def test_order_of_delivery() -> None:
+    """Version 1 delivers in journal order, version 2 in rid order."""
+    for version in (1, 2):
+        builder = JournalBuilder(version, Geometry(4, 1024))
+        for rid in (5, 3, 9, 4):
+            builder.enqueue(b"", rid=rid)
+        builder.enqueue(b"", rid=2, xid=XID)
+        builder.enqueue(b"", rid=8)
+        builder.commit(XID)
+        builder.flush()
+        kept, _ = states(builder, {})
+        assert list(kept) == ([5, 3, 9, 4, 2, 8] if version == 1 else [2, 3, 4, 5, 8, 9])
+
+
+def test_version_2_a_moved_record_keeps_its_place_in_the_queue() -> None:
+    builder = JournalBuilder(2, Geometry(4, 512))
+    first = builder.enqueue(b"first").header.rid
+    second = builder.enqueue(b"second").header.rid
+    moved = builder.enqueue(b"first", rid=first, flags=MOVED)
+    builder.flush()
+    assert recover(builder.disk()).places == expected_places(builder, {first: moved.position, second: 128})

@@ -18,9 +18,9 @@ from tests.support.journal_history import (
     Recovered,
     expected_places,
     long_steps,
+    readable,
     recover,
     replay,
-    surviving,
 )
 from tests.support.memory_disk import BadRegion, MemoryDisk
 
@@ -102,13 +102,16 @@ HISTORIES = [(version, seed) for version in (1, 2) for seed in range(8)]
 
 def history(version: int, seed: int) -> History:
     """A journal some laps old with messages in it, ended in whatever file it was."""
-    life = History(JournalBuilder(version, Geometry(4, 1536), seed=seed))
-    while life.builder.position < (2 + seed % 4 / 4) * life.builder.geometry.capacity:
-        life.run(long_steps(seed, 50))
-        life.run([("drain", 2)])
-        life.run([("enqueue", number) for number in range(7, 14 + seed)])
-    life.flush()
-    return life
+    for attempt in range(100):
+        life = History(JournalBuilder(version, Geometry(4, 1536), seed=seed))
+        for part in range(4 + seed):
+            life.run(long_steps(seed + 10 * attempt + 100 * part, 50))
+            life.run([("drain", 2)])
+            life.run([("enqueue", number) for number in range(7, 14 + seed)])
+        life.flush()
+        if life.builder.position > 2 * life.builder.geometry.capacity:
+            return life
+    raise AssertionError("no journal came round twice")
 
 
 def harm(builder: JournalBuilder, number: int, change: Callable[[bytearray], None]) -> None:
@@ -156,7 +159,7 @@ def test_version_2_loses_what_begins_in_the_file(seed: int, number: int, change:
     life = history(2, seed)
     harm(life.builder, number, change)
     recovered = recover(life.builder.disk())
-    rest = [record for record in surviving(life.builder) if record.file != number]
+    rest = readable(life.builder, lambda record: record.file == number)
     assert recovered.places == expected_places(life.builder, replay(rest))
     assert f"{DIRECTORY}/{life.builder.name(number)}" in {damage.file for damage in recovered.damage}
 
@@ -198,7 +201,7 @@ def check_rest(life: History, recovered: Recovered, number: int) -> None:
             return number not in (first % files, last % files)
         return number not in {index % files for index in range(first, last + 1)}
 
-    rest = [record for record in surviving(life.builder) if whole(record)]
+    rest = readable(life.builder, lambda record: not whole(record))
     assert recovered.places == expected_places(life.builder, replay(rest))
     assert f"{DIRECTORY}/{life.builder.name(number)}" in {damage.file for damage in recovered.damage}
 
@@ -222,7 +225,7 @@ def test_a_file_cut_short(version: int, seed: int, number: int) -> None:
         return all(file != number or offset < size for file, offset in [*places])
 
     recovered = recover(disk)
-    rest = [record for record in surviving(builder) if whole(record)]
+    rest = readable(builder, lambda record: not whole(record))
     assert recovered.places == expected_places(builder, replay(rest))
     first = recovered.damage[0]
     assert (first.file, first.offset) == (path, size)
@@ -256,12 +259,12 @@ def test_version_1_an_indicator_that_lies(seed: int, number: int) -> None:
 def test_two_headers_exchanged(version: int, seed: int, one: int, other: int) -> None:
     life = history(version, seed)
     builder = life.builder
+    if version == 2 and b"\0" * 8 in (builder.files[one][16:24], builder.files[other][16:24]):
+        return  # no record begins in one of them: nothing there shows that its header is another's
     first, second = bytes(builder.files[one][:SECTOR_SIZE]), bytes(builder.files[other][:SECTOR_SIZE])
     builder.files[one][:SECTOR_SIZE], builder.files[other][:SECTOR_SIZE] = second, first
     recovered = recover(builder.disk())
-    rest = surviving(builder)
-    if version == 2:
-        rest = [record for record in rest if record.file not in (one, other)]
+    rest = readable(builder, lambda record: version == 2 and record.file in (one, other))
     assert recovered.places == expected_places(builder, replay(rest))
     assert {f"{DIRECTORY}/{builder.name(number)}" for number in (one, other)} <= {
         damage.file for damage in recovered.damage
@@ -286,7 +289,7 @@ def test_version_2_two_files_exchanged(seed: int, one: int, other: int) -> None:
 def test_version_2_a_file_of_another_journal(queue_id: int, incarnation: int, number: int) -> None:
     life = history(2, 3)
     stranger = JournalBuilder(2, life.builder.geometry, queue_id=queue_id, incarnation=incarnation, seed=9)
-    stranger.enqueue_many(30, b"not ours")
+    stranger.enqueue_many(45, b"not ours")
     life.builder.files[number] = stranger.files[number]
     recovered = recover(life.builder.disk())
     check_rest(life, recovered, number)
@@ -298,9 +301,7 @@ def test_version_2_the_info_file_says_whose_journal_it_is() -> None:
     builder = JournalBuilder(2, Geometry(4, SMALL), queue_id=7)
     stranger = JournalBuilder(2, Geometry(4, SMALL), queue_id=6, seed=9)
     for journal in (builder, stranger):
-        for _ in range(30):
-            journal.enqueue(b"x")
-        journal.flush()
+        journal.enqueue_many(30, b"x", flush_every=2)
     for mine in ((0, 1), (2, 3), (0, 3), (1,)):
         disk = builder.disk()
         for number in set(range(4)) - set(mine):
@@ -314,7 +315,7 @@ def test_version_2_the_info_file_says_whose_journal_it_is() -> None:
 def test_a_header_of_the_other_version(version: int, number: int) -> None:
     life = history(version, 2)
     other = JournalBuilder(3 - version, life.builder.geometry)
-    other.enqueue_many(30, b"x")
+    other.enqueue_many(45, b"x")
     life.builder.files[number] = other.files[number]
     recovered = recover(life.builder.disk())
     check_rest(life, recovered, number)
@@ -354,6 +355,6 @@ def test_a_header_on_a_bad_sector(version: int, number: int) -> None:
     path = f"{DIRECTORY}/{life.builder.name(number)}"
     disk.bad_regions.append(BadRegion(path, 0, SECTOR_SIZE))
     recovered = recover(disk)
-    rest = [record for record in surviving(life.builder) if version == 1 or record.file != number]
+    rest = readable(life.builder, lambda record: version == 2 and record.file == number)
     assert recovered.places == expected_places(life.builder, replay(rest))
     assert any(damage.file == path and "Input/output error" in damage.what for damage in recovered.damage)

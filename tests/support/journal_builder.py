@@ -229,7 +229,9 @@ class JournalBuilder:
     def _file_header(self, index: int, first_record_offset: int, rid: int) -> FileHeader:
         lap, number = divmod(index, self.geometry.files)
         if self.version == 1:
-            return FileHeader(1, lap & 1, number, first_record_offset, _SECONDS + index, 0, rid=rid, logical_number=number)
+            return FileHeader(
+                1, lap & 1, number, first_record_offset, _SECONDS + index, 0, rid=rid, logical_number=number
+            )
         return FileHeader(
             2,
             lap & 1,

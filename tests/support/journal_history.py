@@ -8,7 +8,7 @@ What would break the rule is left out; in version 2 the oldest records may be re
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -260,6 +260,30 @@ def surviving(builder: JournalBuilder) -> list[PlacedRecord]:
     data_size, files = builder.geometry.data_size, builder.geometry.files
     newest = (builder.position - 1) // data_size
     return [record for record in builder.records if record.position // data_size > newest - files]
+
+
+def readable(builder: JournalBuilder, lost: Callable[[PlacedRecord], bool]) -> list[PlacedRecord]:
+    """The surviving records without the lost ones.
+
+    In version 2 a break after which no record of a later flush follows is a torn flush, and the end of the journal.
+    """
+    records = surviving(builder)
+    good = [record for record in records if not lost(record)]
+    if builder.version == 1:
+        return good
+    taken: list[PlacedRecord] = []
+    last_of_flush = {record.flush: record for record in records}
+    for record in records:
+        if not lost(record):
+            taken.append(record)
+            continue
+        previous = taken[-1] if taken else None
+        broken = 0
+        if previous is not None:
+            broken = previous.flush + (last_of_flush[previous.flush] is previous)
+        if not any(other.position > record.position and other.flush > broken for other in good):
+            break
+    return taken
 
 
 def replay(records: Iterable[PlacedRecord]) -> dict[int, int]:

@@ -260,3 +260,18 @@ def test_bodies_never_go_into_the_store(local_copies: CopyFactory) -> None:
         shown = dump(copy.path, "--outstanding", "--body", "files", "--body-dir", copy.path / "bodies")
         assert shown.code == 2
         assert snapshot(copy.path) == before
+
+
+def test_a_queue_that_is_not_there_is_said_so(dtx: StoreFixture) -> None:
+    shown = dump(dtx.path, "--outstanding", "--json", "--queue", "d.q1", "--queue", "d.q9")
+    assert shown.code == 0
+    assert 'notice: there is no queue "d.q9" here' in shown.err.decode()
+    assert {line["queue"] for line in shown.lines("message")} == {"d.q1"}
+
+
+def test_a_body_that_cannot_be_written_is_no_damage(dtx: StoreFixture, tmp_path: Path) -> None:
+    (tmp_path / "bodies").write_text("a file where a directory should be")
+    for arguments in (("--outstanding",), ()):
+        shown = dump(dtx.path, *arguments, "--json", "--body", "files", "--body-dir", tmp_path / "bodies")
+        assert shown.code == 2
+        assert str(tmp_path / "bodies") in shown.err.decode()

@@ -4,26 +4,56 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 from urllib.parse import quote
 
 _MAX_NAME: Final = 200  # a file name has at most 255 bytes
 
 
+class BodyFileError(Exception):
+    """A body could not be written; the text says where and why."""
+
+
 def body_directory(root: Path | None, queue: str) -> Path | None:
-    """The directory for a queue's bodies below `root`, made if it is not there; None without a `root`."""
-    if root is None:
-        return None
-    directory = root / _safe_name(queue)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return directory
+    """The directory for a queue's bodies below `root`; None without a `root`. It is made with its first file."""
+    return None if root is None else root / _safe_name(queue)
 
 
-def create_body_file(path: Path) -> BinaryIO:
-    """A file for one body, readable by its owner alone. What was there is replaced, and no link is followed."""
-    path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+class BodyFile:
+    """A file for one body, readable by its owner alone. What was there is replaced, and no link is followed.
+
+    Raises:
+        BodyFileError: from the constructor, `write` and `close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._explained():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def write(self, chunk: bytes) -> None:
+        """Append to the body."""
+        view = memoryview(chunk)
+        with self._explained():
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+    def close(self) -> None:
+        """The body is whole."""
+        with self._explained():
+            os.close(self._descriptor)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BodyFileError(f"{self.path}: {error.strerror}") from error
 
 
 def _safe_name(queue: str) -> str:

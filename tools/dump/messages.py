@@ -20,7 +20,7 @@ from formats.broker_records.message_header import Amqp10Message, MessageHeader
 from formats.broker_records.messages import decode_message_header
 from store.damage import Damage
 from store.journal.directory import Journal
-from tools.dump.body_files import create_body_file
+from tools.dump.body_files import BodyFile
 from tools.dump.selection import BodyForm
 
 _SIZE_BYTES: Final = 4  # the header's own size, at the beginning of the data
@@ -107,21 +107,18 @@ class MessageReader:
     ) -> Message:
         digest, length = sha256(), 0
         kept: list[bytes] | None = [] if self._form in (BodyForm.TEXT, BodyForm.HEX) else None
-        path = None if self._directory is None else self._directory / f"{rid:016x}"
-        file = None if path is None else create_body_file(path)
-        try:
-            for chunk in chunks:
-                digest.update(chunk)
-                length += len(chunk)
-                if kept is not None:
-                    kept.append(chunk)
-                if file is not None:
-                    file.write(chunk)
-        finally:
+        file = None if self._directory is None else BodyFile(self._directory / f"{rid:016x}")
+        for chunk in chunks:
+            digest.update(chunk)
+            length += len(chunk)
+            if kept is not None:
+                kept.append(chunk)
             if file is not None:
-                file.close()
+                file.write(chunk)
+        if file is not None:
+            file.close()
         body = None if kept is None else b"".join(kept)
-        return Message(header, problem, length, digest.hexdigest(), body, None if path is None else str(path))
+        return Message(header, problem, length, digest.hexdigest(), body, None if file is None else str(file.path))
 
 
 def _sections(data: bytes, message: Amqp10Message) -> list[bytes]:

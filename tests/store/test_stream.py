@@ -1,0 +1,106 @@
+"""A journal's data areas as one stream."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formats.rhm.geometry import DATA_OFFSET, Geometry
+from store.journal import stream as stream_module
+from store.journal.order import RingFile
+from store.journal.stream import JournalStream
+from tests.support.memory_disk import BadRegion, MemoryDisk
+
+GEOMETRY = Geometry(4, 2048)
+
+
+def make(order: list[int], sizes: dict[int, int] | None = None) -> tuple[JournalStream, bytes, MemoryDisk]:
+    """A stream over files of random bytes, and what it should read as. A size of -1 is a missing file."""
+    rng = random.Random(1)
+    disk = MemoryDisk()
+    files, expected = [], b""
+    for number in order:
+        size = (sizes or {}).get(number, GEOMETRY.file_size)
+        content = rng.randbytes(GEOMETRY.file_size + 100)[: max(size, 0)]
+        if size >= 0:
+            disk.files[f"/{number}"] = content
+        files.append(RingFile(number, f"/{number}", size, None, used=True))
+        expected += content[DATA_OFFSET : GEOMETRY.file_size].ljust(GEOMETRY.data_size, b"\0")
+    return JournalStream(disk, files, GEOMETRY), expected, disk
+
+
+READS = st.lists(st.tuples(st.integers(0, 4 * 2048 - 1), st.integers(0, 5000), st.sampled_from("rwa")), max_size=30)
+
+
+@settings(max_examples=150)
+@given(READS, st.permutations(range(4)), st.sampled_from([256, 1000, 4096, 1 << 20]))
+def test_reads_are_slices_of_the_data_areas(
+    reads: list[tuple[int, int, str]], order: list[int], window_size: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_module, "WINDOW_SIZE", window_size)
+        stream, expected, disk = make(order, {1: -1, 2: 1500, 3: 5000})
+        assert stream.size == len(expected)
+        for place, length, how in reads:
+            if how == "r":
+                assert stream.read(place, length) == expected[place : place + length]
+            elif how == "a":
+                assert stream.read_aside(place, length) == expected[place : place + length]
+            else:
+                window, at = stream.window(place, min(length, window_size))
+                available = min(length, window_size, len(expected) - place)
+                assert window[at : at + available] == expected[place : place + available]
+        stream.close()
+    assert disk.open_now == 0
+    assert disk.most_open <= 2
+
+
+def test_locate() -> None:
+    stream, _, _ = make([2, 3, 0, 1])
+    assert [(stream.locate(place)[0].number, stream.locate(place)[1]) for place in (0, 2047, 2048, 8191)] == [
+        (2, 512),
+        (2, 2559),
+        (3, 512),
+        (1, 2559),
+    ]
+
+
+def test_closing_and_reading_on() -> None:
+    stream, expected, disk = make([0, 1, 2, 3])
+    assert stream.read(0, 8192) == expected
+    stream.close()
+    stream.close()
+    assert disk.open_now == 0
+    assert stream.read(100, 300) == expected[100:400]
+    stream.close()
+
+
+def test_reading_aside_leaves_the_window() -> None:
+    """Looking at a far tail costs a few bytes, and what is read on from stays at hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_module, "WINDOW_SIZE", 512)
+        stream, expected, disk = make([0, 1, 2, 3])
+        stream.read(0, 128)
+        before = disk.bytes_read
+        assert stream.read_aside(7000, 12) == expected[7000:7012]
+        assert disk.bytes_read == before + 12
+        assert stream.read(128, 128) == expected[128:256]
+        assert disk.bytes_read == before + 12
+        stream.close()
+
+
+def test_bad_sectors_read_as_zeros_and_are_told() -> None:
+    stream, expected, disk = make([0, 1, 2, 3])
+    disk.bad_regions += [BadRegion("/1", 512 + 600, 512 + 601), BadRegion("/1", 512 + 1024, 512 + 1025)]
+    disk.bad_regions += [BadRegion("/3", 2559, 2560)]
+    content = bytearray(expected)
+    content[2048 + 512 : 2048 + 1536] = bytes(1024)
+    content[3 * 2048 + 1536 :] = bytes(512)
+    assert stream.read(0, 8192) == content
+    assert stream.read(2048, 2048) == content[2048:4096]  # once more, and told once
+    assert [(damage.file, damage.offset) for damage in stream.unreadable()] == [("/1", 1024), ("/3", 2048)]
+    assert stream.unreadable()[0].what == "1024 bytes cannot be read: Input/output error"
+    stream.close()
