@@ -216,7 +216,7 @@ def _why_recovery(reading: _Reading, summary: LogSummary, log_damage: list[Berke
     def page_lsn(name: str, number: int) -> Lsn | None:
         return trees[name].page_lsn(number) if name in trees else None
 
-    return why_recovery(summary, page_lsn)
+    return why_recovery(summary, page_lsn, {name: tree.newest_lsn() for name, tree in trees.items()})
 
 
 def _recovered_reading(reading: _Reading, summary: LogSummary, timeout: float) -> _Reading:

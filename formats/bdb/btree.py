@@ -76,6 +76,11 @@ class Btree:
         """The LSN of the last change to page `number`; None where the file has no such page."""
         return self.pages.lsn(number)
 
+    def newest_lsn(self) -> Lsn:
+        """The highest LSN on any page."""
+        lsns = (self.pages.lsn(number) for number in range(self.pages.page_count))
+        return max((lsn for lsn in lsns if lsn is not None), default=Lsn(0, 0))
+
 
 def salvage(buffer: bytes, on_damage: OnDamage) -> Iterator[tuple[bytes, bytes]]:
     """All (key, value) pairs that can be read in the file `buffer`, damaged or not.

@@ -12,7 +12,7 @@ The records that close the databases are no help: qpidd exits without the last o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
@@ -104,6 +104,7 @@ class LogSummary:
         doubts: (LSN, one line) for what this walk cannot vouch for.
         damage: (log file, error): a record that is damaged though the log goes on behind it.
         torn: (log file, error): the log ends within a record.
+        end: LSN of the last sound record.
         walked_files: log files that were read to their end, and the one that the walk broke off in.
     """
 
@@ -113,6 +114,7 @@ class LogSummary:
     doubts: list[tuple[Lsn, str]] = field(default_factory=list)
     damage: list[tuple[int, BdbError]] = field(default_factory=list)
     torn: list[tuple[int, BdbError]] = field(default_factory=list)
+    end: Lsn = field(default_factory=lambda: Lsn(0, 0))
     walked_files: list[int] = field(default_factory=list)
 
 
@@ -169,15 +171,23 @@ def analyse_log(files: Iterable[tuple[int, bytes]]) -> LogSummary:
     return analysis.finish()
 
 
-def why_recovery(summary: LogSummary, page_lsn: Callable[[str, int], Lsn | None]) -> str | None:
+def why_recovery(
+    summary: LogSummary, page_lsn: Callable[[str, int], Lsn | None], newest: Mapping[str, Lsn]
+) -> str | None:
     """Why the database files cannot be read as they are: one line; None where they can.
 
-    `page_lsn(name, number)` gives the LSN on a page of the database file `name`; None where it has no such page.
+    Args:
+        summary: what the log says.
+        page_lsn: (name, number) -> the LSN on that page of that database file; None where it has no such page.
+        newest: database file -> the highest LSN on any of its pages.
     """
     for number, error in summary.damage + summary.torn:
         return f"log file {number} is damaged: {error}"
     for lsn, reason in summary.doubts:
         return f"{reason} (log file {lsn.file}, offset {lsn.offset})"
+    for name, lsn in newest.items():
+        if lsn > summary.end:
+            return f"{name}: a page was changed after the log's end, so the log lost its last part"
     for page in summary.committed.keys() | summary.uncommitted.keys():
         found = page_lsn(page.name, page.number)
         wanted = summary.committed.get(page)
@@ -209,9 +219,11 @@ class _Analysis:
 
     def file(self, number: int, data: bytes) -> bool:
         """Walk one log file; False where it breaks off."""
+        self.summary.end = Lsn(number, 0)
         try:
             for record in log_records(data, self.last_offset):
                 self.last_offset = record.offset
+                self.summary.end = Lsn(number, record.offset)
                 self._record(record, Lsn(number, record.offset))
         except BdbError as error:
             goes_on = _goes_on_behind(data, error.offset)

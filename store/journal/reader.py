@@ -106,7 +106,7 @@ class JournalReader:
                 self._take(verdict.header, place, verdict.xid, sink, every_record=every_record)
                 place += verdict.header.size
                 continue
-            resumed = self._resynchroniser.search(place + BLOCK_SIZE, self._claimed_end(place, verdict))
+            resumed = self._resynchroniser.after_break(place, self._claimed_end(place, verdict))
             if resumed is None:
                 return self._end(place, verdict)
             sink.damaged(self._gap(place, resumed, verdict))

@@ -44,22 +44,29 @@ class Resynchroniser:
         self._version = version
         self._examiner = examiner
 
-    def search(self, place: int, likely: int | None = None) -> int | None:
+    def search(self, place: int) -> int | None:
         """The first good record at or after `place`; None if there is none.
 
         In version 2 one of the flush that broke counts only if one of a later flush follows: that one was written
         after the broken flush had been synced whole.
+        """
+        return self._search_version_1(place) if self._version == 1 else self._search_version_2(place)
+
+    def after_break(self, place: int, likely: int | None) -> int | None:
+        """The first good record after what broke the chain at `place`; None if there is none.
 
         Args:
-            place: where to begin.
-            likely: version 1: where the next record stands if only the broken record's tail is bad; looked at first, so
-                that nothing in that record's body is taken for a record.
+            place: where something stands that is no good record.
+            likely: where the next record stands if only the broken record's tail is bad. Version 1 looks there first,
+                so that nothing in that record's body is taken for a record.
         """
-        return self._search_version_1(place, likely) if self._version == 1 else self._search_version_2(place)
-
-    def _search_version_1(self, place: int, likely: int | None) -> int | None:
+        if self._version == 2:
+            return self._search_version_2(place + BLOCK_SIZE)
         if likely is not None and self._goes_on_at(likely):
             return likely
+        return self._search_version_1(place)  # from the place itself: an old record there is passed over whole
+
+    def _search_version_1(self, place: int) -> int | None:
         after_old = place
         for candidate in self._candidates(place):
             if candidate < after_old:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from formats.rhm.file_header import decode_file_header, encode_file_header
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import encode_jinf
-from formats.rhm.records import EXTERNAL, Kind, RecordHeader, encode_record
+from formats.rhm.records import EXTERNAL, SEAL, Kind, RecordHeader, encode_record
 from store.journal.directory import open_journal
 from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import (
     GEOMETRIES,
@@ -235,14 +236,72 @@ def test_writing_goes_on_after_a_crash(version: int) -> None:
         assert rids(again) == expected
 
 
+def test_version_2_what_is_left_of_a_torn_flush_stays_dead() -> None:
+    """Its beginning was lost and the rest was not; the broker goes on where it began, up to a record of that rest."""
+    builder = JournalBuilder(2, SMALL)
+    kept = builder.enqueue(b"kept").header.rid
+    builder.flush()
+    for _ in range(2):
+        builder.enqueue(b"x" * 468)
+    before = bytes(builder.files[0])
+    builder.flush()
+    lost = builder.records[-2]
+    builder.files[0][lost.offset : lost.offset + 512] = before[lost.offset : lost.offset + 512]
+    assert rids(recover(builder.disk())) == [kept]
+    builder.restart(lost.position)
+    assert builder.position == lost.position + 512
+    recovered = recover(builder.disk())
+    assert rids(recovered) == [kept]
+    assert (recovered.damage, end_of(recovered).torn) == ([], False)
+    assert end_of(recovered).what == "enqueue record of an older flush"
+
+
+@pytest.mark.parametrize("every_record", [False, True])
+def test_version_2_a_plain_record_of_an_older_flush_ends_the_journal(every_record: bool) -> None:
+    builder = JournalBuilder(2, SMALL, first_flush=70)
+    first = builder.enqueue(b"first").header.rid
+    builder.enqueue(b"older")
+    builder.flush()
+    salt = decode_file_header(bytes(builder.files[0][:SECTOR_SIZE]))
+    assert salt is not None
+    older = RecordHeader(Kind.ENQUEUE, 2, 0, 2, data_size=5, flush=69)
+    builder.files[0][640:768] = encode_record(older, b"", b"older", salt=salt.salt)
+    journal = open_journal(builder.disk(), DIRECTORY)
+    sink = EveryRecord() if every_record else JournalRecovery()
+    end = journal.walk(sink, every_record=every_record)
+    assert end is not None
+    assert end.place == 128
+    if isinstance(sink, JournalRecovery):
+        assert [rid for rid, _, _, _ in sink.outstanding(2)] == [first]
+
+
+def test_version_2_a_flush_that_stops_between_records_is_torn() -> None:
+    builder = JournalBuilder(2, SMALL)
+    kept = builder.enqueue(b"kept" * 100).header.rid
+    builder.enqueue(b"lost" * 100)
+    builder.flush()
+    second = builder.records[1]
+    builder.files[0][second.offset :] = bytes(len(builder.files[0]) - second.offset)
+    recovered = recover(builder.disk())
+    assert rids(recovered) == [kept]
+    assert (end_of(recovered).torn, end_of(recovered).rid) == (True, None)
+    assert recovered.damage == []
+
+
 @BOTH
 def test_a_clean_close_is_told(version: int) -> None:
-    builder = JournalBuilder(version, SMALL)
+    builder = JournalBuilder(version, Geometry(4, 2048))
     builder.enqueue(b"x")
     builder.seal()
     assert end_of(recover(builder.disk())).sealed == (version == 2)
+    builder.enqueue(b"y", flags=SEAL)  # a flag of fillers, which means nothing here
+    builder.enqueue(b"z" * 84)
+    builder.flush()
+    assert not end_of(recover(builder.disk())).sealed
+    builder.seal()
     builder.restart()
-    builder.enqueue(b"y")
+    assert not end_of(recover(builder.disk())).sealed
+    builder.enqueue(b"y" * 468, flags=SEAL)
     builder.flush()
     assert not end_of(recover(builder.disk())).sealed
 
@@ -358,8 +417,8 @@ def test_version_1_is_not_fooled_by_the_body_of_a_record_without_tail() -> None:
 
 def test_version_1_forged_records_of_a_former_lap_are_passed_over_whole() -> None:
     """After the end stand old messages, whose bodies hold records with the present indicator."""
-    builder = JournalBuilder(1, SMALL)
-    while builder.position < SMALL.capacity:
+    builder = JournalBuilder(1, Geometry(4, 2048))
+    while builder.position < builder.geometry.capacity:
         body = bytearray(forged(1, builder))
         for at in range(BLOCK_SIZE - 32, len(body), BLOCK_SIZE):
             body[at + 6] ^= 1  # the indicator of the next lap
@@ -372,6 +431,18 @@ def test_version_1_forged_records_of_a_former_lap_are_passed_over_whole() -> Non
     recovered = recover(builder.disk())
     assert rids(recovered) == new
     assert recovered.damage == []
+
+
+def test_version_1_a_lookalike_of_a_plain_dequeue() -> None:
+    """It has no tail, but what follows it in its block is no padding either."""
+    builder = JournalBuilder(1, SMALL)
+    kept = builder.enqueue(b"kept").header.rid
+    lookalike = encode_record(RecordHeader(Kind.DEQUEUE, 1, 0, 60, dequeued_rid=kept))
+    harmed = builder.enqueue(bytes(BLOCK_SIZE - 32) + lookalike[:32] + b"text" * 24)
+    last = builder.enqueue(b"last").header.rid
+    builder.flush()
+    builder.files[0][harmed.offset] ^= 0x10
+    assert rids(recover(builder.disk())) == [kept, last]
 
 
 @BOTH
@@ -394,6 +465,21 @@ def test_hostile_sizes(version: int, field: str, size: int) -> None:
     assert rids(recovered) == [first, last]
     assert [damage.offset for damage in recovered.damage] == [hostile.offset]
     assert recovered.damage[0].rid == hostile.header.rid
+
+
+@BOTH
+def test_an_xid_too_long_is_none(version: int) -> None:
+    builder = JournalBuilder(version, Geometry(4, 20 * PAGE_SIZE))
+    longest = builder.enqueue(b"longest", xid=b"x" * 2**20)
+    builder.flush()
+    too_long = builder.enqueue(b"too long", xid=b"x" * (2**20 + 1))
+    builder.flush()
+    last = builder.commit(longest.xid)
+    builder.flush()
+    recovered = recover(builder.disk())
+    assert rids(recovered) == [longest.header.rid]
+    assert [damage.rid for damage in recovered.damage] == [too_long.header.rid]
+    assert last.header.rid > too_long.header.rid
 
 
 def test_records_of_version_2_in_a_journal_of_version_1() -> None:

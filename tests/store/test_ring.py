@@ -358,3 +358,46 @@ def test_a_header_on_a_bad_sector(version: int, number: int) -> None:
     rest = readable(life.builder, lambda record: version == 2 and record.file == number)
     assert recovered.places == expected_places(life.builder, replay(rest))
     assert any(damage.file == path and "Input/output error" in damage.what for damage in recovered.damage)
+
+
+def test_version_1_without_any_header() -> None:
+    """The records still tell which lap they are of."""
+    for seed in range(8):
+        life = history(1, seed)
+        for number in range(4):
+            harm(life.builder, number, garbage)
+        recovered = recover(life.builder.disk())
+        assert recovered.places == expected_places(life.builder, life.live)
+        assert len(recovered.damage) >= 4
+
+
+def test_the_info_file_says_which_version_it_is() -> None:
+    builder = JournalBuilder(2, Geometry(4, SMALL))
+    builder.enqueue_many(30, b"mine", flush_every=2)
+    other = JournalBuilder(1, Geometry(4, SMALL))
+    other.enqueue_many(30, b"other")
+    builder.files[1:] = other.files[1:]
+    assert {file for _, file, _ in recover(builder.disk()).places} == {0}
+
+
+def test_version_2_the_first_file_lost_and_one_flush_after_it() -> None:
+    builder = JournalBuilder(2, Geometry(4, SMALL))
+    builder.enqueue_many(8, b"x" * 84)
+    assert builder.position == SMALL
+    kept = builder.enqueue(b"kept").header.rid
+    builder.flush()
+    harm(builder, 0, garbage)
+    assert [rid for rid, _, _ in recover(builder.disk()).places] == [kept]
+
+
+def test_version_2_a_file_from_a_later_day() -> None:
+    """One file of a newer copy of the same journal among older ones: believed, it would hide all that follows it."""
+    builder = JournalBuilder(2, Geometry(4, SMALL))
+    builder.enqueue_many(30, b"x", flush_every=2)
+    disk = builder.disk()
+    builder.enqueue_many(60, b"x", flush_every=2)
+    path = f"{DIRECTORY}/{builder.name(1)}"
+    disk.files[path] = bytes(builder.files[1])
+    recovered = recover(disk)
+    assert {file for _, file, _ in recovered.places} == {0, 2, 3}
+    assert any(damage.file == path and "first flush number" in damage.what for damage in recovered.damage)
