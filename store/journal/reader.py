@@ -130,9 +130,7 @@ class JournalReader:
         """The first record header. A file in which none begins is passed over: nothing older can be whole."""
         stream = self._stream
         headers = [file.header for file in stream.files if file.header is not None]
-        if headers:
-            # Where the first file's header is lost, all that follows counts as later than what broke.
-            self._examiner.flush.number = headers[0].first_flush - (stream.files[0].header is None)
+        self._examiner.flush.number = headers[0].first_flush if headers else 0
         for index, file in enumerate(stream.files):
             begin = index * stream.data_size
             first = file.first_record(stream.data_size)

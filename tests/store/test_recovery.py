@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formats.rhm.geometry import SECTOR_SIZE, Geometry
+from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.records import COMMIT_DECISION, EXTERNAL, MOVED, TRANSIENT, Kind
 from store.journal.directory import open_journal
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.recovery import JournalRecovery, OpenTransaction, Outcome
 from store.prepared import prepared_transactions
-from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
+from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord, Sector
 from tests.support.journal_history import (
     GEOMETRIES,
     STEPS,
@@ -87,9 +87,25 @@ def test_a_crash_in_the_last_flush(
     assert recovered.places in [expected_places(builder, state) for state in history.states]
     if not lost:
         assert recovered.places == expected_places(builder, history.live)
+    if version == 1 and lost and cuts_a_record(builder, lost[0]):
+        assert recovered.end is not None
+        assert recovered.end.torn
     if version == 2 and alignment == SECTOR_SIZE and lost and sectors[0] not in lost and sectors[0][1]:
         assert recovered.end is not None
         assert recovered.end.torn
+
+
+def cuts_a_record(builder: JournalBuilder, sector: Sector) -> bool:
+    """Whether the first sector that was lost holds the rest of a record of the last flush, and not its beginning."""
+    number, offset = sector
+    for record in builder.records:
+        if record.flush == builder.flush_number - 1:
+            blocks = range(record.position, record.position + record.used, BLOCK_SIZE)
+            parts = {(file, at & -SECTOR_SIZE) for file, at in map(builder.place, blocks)}
+            parts.discard((record.file, record.offset & -SECTOR_SIZE))
+            if (number, max(offset, SECTOR_SIZE)) in parts:
+                return True
+    return False
 
 
 # ---- damage before the last flush ----
@@ -233,7 +249,9 @@ def prepared_outcomes(version: int, entry: tuple[bool, bool | None] | None) -> d
     return {entry.xid: entry.outcome for entry in prepared_transactions(recovery.transactions, kinds)}
 
 
-def states(builder: JournalBuilder, outcomes: Mapping[bytes, Outcome]) -> tuple[dict[int, object], list[object]]:
+def states(
+    builder: JournalBuilder, outcomes: Mapping[bytes, Outcome]
+) -> tuple[dict[int, object], list[OpenTransaction]]:
     """Rid → state and xid of what recovery keeps; and the transactions that were open."""
     journal = open_journal(builder.disk(), DIRECTORY)
     recovery = JournalRecovery()

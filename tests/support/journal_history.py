@@ -249,6 +249,17 @@ def recover(disk: MemoryDisk, outcomes: Mapping[bytes, Outcome] | None = None) -
     return Recovered(places, end, journal.damage + recovery.damage, disk)
 
 
+def rids(recovered: Recovered) -> list[int]:
+    """The rids of what was found, in order."""
+    return [rid for rid, _, _ in recovered.places]
+
+
+def end_of(recovered: Recovered) -> JournalEnd:
+    """Where and why the walk ended."""
+    assert recovered.end is not None
+    return recovered.end
+
+
 def expected_places(builder: JournalBuilder, live: Mapping[int, int]) -> list[tuple[int, int, int]]:
     """What `Recovered.places` should be: in journal order in version 1, in rid order in version 2."""
     order = sorted(live.items(), key=lambda item: item[1] if builder.version == 1 else item[0])
