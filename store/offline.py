@@ -236,6 +236,10 @@ class OfflineStore:
             file, offset = journal.stream.locate(duplicate.place)
             what = "record id is enqueued already"
             self.damage.append(Damage(file.path, offset, duplicate.rid, what, "the first of the two is kept"))
+        more = recovery.messages.duplicate_count - len(recovery.messages.duplicates)
+        if more:
+            what = f"{more} more records whose ids are enqueued already"
+            self.damage.append(Damage(journal.path, None, None, what, "the first of each is kept"))
         if end is not None and end.torn:
             self.notices.append(torn_tail(journal, end))
         return recovery, end

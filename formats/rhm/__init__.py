@@ -45,6 +45,14 @@ one. Each record carries the number of the flush that wrote it.
 `first flush number` is that of the flush that wrote the file header: 64 bits, of which the records carry the low
 32. `incarnation` counts how often the journal of this queue id was built anew (resize, conversion).
 
+What a reader of version 2 relies on, to tell a torn flush from damage:
+
+    - a flush is written only after the one before it was synced, and its last record is flagged
+    - after a restart, flush numbers go on 65,536 higher, and the first flush is a single filler
+    - a file's header is synced before any data goes into that file
+    - a file is entered only if it held no live record at the last synced flush
+    - a flush never comes round to the file in which it began
+
 Flags of records:
 
     0x0001  v1      all but filler  overwrite indicator

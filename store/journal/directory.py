@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from formats.rhm.errors import RhmError
-from formats.rhm.geometry import FILE_HEADER_SIZE, SECTOR_SIZE, Geometry
+from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from formats.rhm.records import EXTERNAL, MAX_HEADER_SIZE
 from store.damage import Damage
@@ -123,23 +123,61 @@ def open_journal(disk: Disk, directory: str, base_name: str | None = None, name:
     names = disk.names(directory)
     base = base_name or _only_base(journal_base_names(names), directory)
     damage: list[Damage] = []
-    info = _read_info(disk, posixpath.join(directory, base + INFO_SUFFIX), damage)
-    numbers = sorted(
-        int(found["number"], 16) for entry in names if (found := _DATA_NAME.fullmatch(entry)) and found["base"] == base
-    )
-    paths = [
-        posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}")
-        for number in range(numbers[-1] + 1 if numbers else 0)
-    ]
-    geometry = info.geometry if info is not None else _geometry_of_files(disk, directory, paths)
-    wanted = [posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}") for number in range(geometry.files)]
-    for path in paths[geometry.files :]:
-        what = f"file beyond the {geometry.files} files that the info file names"
-        damage.append(Damage(path, None, None, what, "it is not read"))
-    ring = read_ring(disk, wanted, geometry, info)
+    info_path = posixpath.join(directory, base + INFO_SUFFIX)
+    info = _read_info(disk, info_path, damage)
+    files = _look_at_files(disk, directory, base, names)
+    geometry = _believed_geometry(info, files, info_path, damage)
+    if geometry is None:
+        raise NotAJournalError(f"{directory}: neither an info file nor a journal file tells the journal's size")
+    for number in sorted(files):
+        if number >= geometry.files:
+            what = f"file beyond the {geometry.files} files of the journal"
+            damage.append(Damage(_data_path(directory, base, number), None, None, what, "it is not read"))
+    paths = [_data_path(directory, base, number) for number in range(geometry.files)]
+    ring = read_ring(disk, paths, geometry, info)
     damage.extend(ring.damage)
     title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
     return Journal(disk, title, directory, info, ring, damage)
+
+
+def _data_path(directory: str, base: str, number: int) -> str:
+    return posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}")
+
+
+def _believed_geometry(
+    info: JournalInfo | None, files: dict[int, int], info_path: str, damage: list[Damage]
+) -> Geometry | None:
+    """The info file's geometry, unless the files themselves contradict it (missing ones do not); None: nothing tells.
+
+    Args:
+        info: what the info file says.
+        files: number of each file that is there -> its size.
+        info_path: path of the info file.
+        damage: takes the contradiction.
+    """
+    size, agreeing = _commonest_size(files)
+    if info is None:
+        count = max((number for number in files if number < MAX_FILES), default=-1) + 1
+        return Geometry(count, size - FILE_HEADER_SIZE) if count and size else None
+    told = info.geometry
+    count = told.files
+    while count in files:
+        count += 1
+    if told.file_size in files.values() or agreeing < 2:
+        size = told.file_size
+    believed = Geometry(count, size - FILE_HEADER_SIZE)
+    if believed != told:
+        what = f"info file tells {told.files} files of {told.file_size} bytes; there are {count} of {size}"
+        damage.append(Damage(info_path, None, None, what, "the files' own number and size are taken"))
+    return believed
+
+
+def _commonest_size(files: dict[int, int]) -> tuple[int, int]:
+    """The size that most of the files have, in whole sectors, and how many have it; 0 if none can be a journal file."""
+    whole = [size // SECTOR_SIZE * SECTOR_SIZE for size in files.values()]
+    usable = [size for size in whole if size >= FILE_HEADER_SIZE + SECTOR_SIZE]
+    size = max(set(usable), key=usable.count, default=0)
+    return size, usable.count(size)
 
 
 def open_file(disk: Disk, path: str) -> Journal:
@@ -184,15 +222,18 @@ def _read_info(disk: Disk, path: str, damage: list[Damage]) -> JournalInfo | Non
     return None
 
 
-def _geometry_of_files(disk: Disk, directory: str, paths: Sequence[str]) -> Geometry:
-    sizes = []
-    for path in paths:
-        if disk.is_file(path):
+def _look_at_files(disk: Disk, directory: str, base: str, names: Sequence[str]) -> dict[int, int]:
+    """Number and size of each journal file that is there and can be opened."""
+    files = {}
+    for name in names:
+        match = _DATA_NAME.fullmatch(name)
+        path = posixpath.join(directory, name)
+        if match is None or match["base"] != base or not disk.is_file(path):
+            continue
+        try:
             opened = disk.open(path)
-            sizes.append(opened.size)
-            opened.close()
-    usable = [size for size in sizes if size >= FILE_HEADER_SIZE + SECTOR_SIZE]
-    if not usable:
-        raise NotAJournalError(f"{directory}: neither an info file nor a journal file tells the journal's size")
-    size = max(set(usable), key=usable.count)
-    return Geometry(len(paths), (size - FILE_HEADER_SIZE) // SECTOR_SIZE * SECTOR_SIZE)
+        except OSError:
+            continue  # reading the ring says so
+        files[int(match["number"], 16)] = opened.size
+        opened.close()
+    return files

@@ -24,6 +24,7 @@ LIVE: Final = 1
 LOCKED: Final = 2
 PENDING: Final = 3
 
+MAX_DUPLICATES: Final = 1000  # a sound journal has none; a forged one may have any number
 _SWEEP_AT: Final = 4096  # entries gone before sweeping is thought of
 _MERGE_AT: Final = 1024  # late rids that wait, at least, before they are merged in
 _SORT_PART: Final = 1 << 12  # entries sorted at once
@@ -42,7 +43,7 @@ class Entry(NamedTuple):
 class EnqueueMap:
     """Record id → (place, state) for one journal."""
 
-    __slots__ = ("_gone", "_hint", "_last", "_late", "_places", "_rids", "_states", "duplicates")
+    __slots__ = ("_gone", "_hint", "_last", "_late", "_places", "_rids", "_states", "duplicate_count", "duplicates")
 
     def __init__(self) -> None:
         self._rids = array("Q")
@@ -52,7 +53,8 @@ class EnqueueMap:
         self._late: dict[int, tuple[int, int]] = {}
         self._gone = 0
         self._hint = 0
-        self.duplicates: list[Entry] = []
+        self.duplicates: list[Entry] = []  # the first of them
+        self.duplicate_count = 0
 
     def __len__(self) -> int:
         """Records that are not gone."""
@@ -84,7 +86,9 @@ class EnqueueMap:
     def _add_late(self, rid: int, place: int, state: int) -> None:
         index = self._find(rid)
         if rid in self._late or (index >= 0 and self._states[index] != GONE):
-            self.duplicates.append(Entry(rid, place, state))
+            self.duplicate_count += 1
+            if len(self.duplicates) < MAX_DUPLICATES:
+                self.duplicates.append(Entry(rid, place, state))
         elif index >= 0:
             self._places[index] = place
             self._states[index] = state

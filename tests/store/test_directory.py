@@ -1,0 +1,96 @@
+"""A journal directory whose info file is lost, or contradicts the files beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import encode_jinf
+from store.journal.directory import Journal, NotAJournalError, journal_base_names, open_journal
+from store.journal.recovery import JournalRecovery
+from tests.support.journal_builder import DIRECTORY, JournalBuilder
+from tests.support.memory_disk import MemoryDisk
+
+INFO = f"{DIRECTORY}/JournalData.jinf"
+
+
+@pytest.fixture(params=[1, 2])
+def builder(request: pytest.FixtureRequest) -> JournalBuilder:
+    builder = JournalBuilder(request.param, Geometry(4, 1024))
+    for number in range(12):
+        builder.enqueue(bytes([number]) * 200)
+        builder.flush()
+    return builder
+
+
+def tell(disk: MemoryDisk, builder: JournalBuilder, geometry: Geometry) -> None:
+    fields = {name: getattr(builder.info, name) for name in builder.info.__dataclass_fields__}
+    disk.files[INFO] = encode_jinf(type(builder.info)(**{**fields, "geometry": geometry}))
+
+
+def rids(journal: Journal) -> list[int]:
+    recovery = JournalRecovery()
+    journal.walk(recovery)
+    assert recovery.damage == []
+    return [rid for rid, *_ in recovery.outstanding(journal.version)]
+
+
+def all_rids(builder: JournalBuilder) -> list[int]:
+    return rids(open_journal(builder.disk(), DIRECTORY))
+
+
+def test_without_an_info_file_the_files_tell_number_and_size(builder: JournalBuilder) -> None:
+    disk = builder.disk()
+    del disk.files[INFO]
+    journal = open_journal(disk, DIRECTORY, name="orders")
+    assert journal.ring.geometry == builder.geometry
+    assert journal.name == "orders"
+    assert [damage.file for damage in journal.damage] == [INFO]
+    assert rids(journal) == all_rids(builder)
+
+
+@pytest.mark.parametrize("told", [Geometry(4, 2048), Geometry(4, 512), Geometry(3, 1024), Geometry(2, 4096)])
+def test_an_info_file_that_the_files_contradict_is_not_believed(builder: JournalBuilder, told: Geometry) -> None:
+    disk = builder.disk()
+    tell(disk, builder, told)
+    journal = open_journal(disk, DIRECTORY)
+    assert journal.ring.geometry == builder.geometry
+    (damage,) = journal.damage
+    assert damage.file == INFO
+    assert damage.consequence == "the files' own number and size are taken"
+    assert rids(journal) == all_rids(builder)
+
+
+def test_missing_or_short_files_do_not_contradict_it(builder: JournalBuilder) -> None:
+    disk = builder.disk()
+    disk.files[f"{DIRECTORY}/{builder.name(0)}"] = disk.files[f"{DIRECTORY}/{builder.name(0)}"][:1024]
+    for number in (1, 2, 3):
+        del disk.files[f"{DIRECTORY}/{builder.name(number)}"]
+    journal = open_journal(disk, DIRECTORY)
+    assert journal.ring.geometry == builder.geometry
+    assert {damage.file for damage in journal.damage} == {f"{DIRECTORY}/{builder.name(number)}" for number in range(4)}
+
+
+def test_a_stray_file_with_a_high_number_is_not_read(builder: JournalBuilder) -> None:
+    disk = builder.disk()
+    stray = f"{DIRECTORY}/JournalData.ffff.jdat"
+    disk.files[stray] = bytes(1536)
+    journal = open_journal(disk, DIRECTORY)
+    assert [(damage.file, damage.consequence) for damage in journal.damage] == [(stray, "it is not read")]
+    assert rids(journal) == all_rids(builder)
+    del disk.files[INFO]
+    assert open_journal(disk, DIRECTORY).ring.geometry == builder.geometry
+
+
+def test_where_nothing_tells_the_size_there_is_no_journal() -> None:
+    disk = MemoryDisk({INFO: b"", f"{DIRECTORY}/JournalData.0000.jdat": bytes(100)})
+    with pytest.raises(NotAJournalError, match="neither an info file nor a journal file"):
+        open_journal(disk, DIRECTORY)
+
+
+def test_the_base_names_of_several_journals() -> None:
+    names = ["tpl.jinf", "tpl.0000.jdat", "JournalData.0001.jdat", "a.b.0002.jdat", "x.jdat", "y.00g0.jdat"]
+    assert journal_base_names(names) == ["JournalData", "a.b", "tpl"]
+    disk = MemoryDisk({f"{DIRECTORY}/{name}": b"" for name in names})
+    with pytest.raises(NotAJournalError, match="several journals"):
+        open_journal(disk, DIRECTORY)
