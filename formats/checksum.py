@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), twice: a fast one and an independent one.
 
 The journal (version 2) checks every record with it. `google-crc32c` brings the hot one, a C extension that uses the
-processor's instruction; `crcmod`, written by other people, is the second, which tests and paranoid checks hold the
+processor's instruction; `crcmod`, written by other people, is the second, which tests hold the
 first against, and which takes over where the first's extension cannot be loaded.
 
     implementation             1,100 bytes    where

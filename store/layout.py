@@ -5,7 +5,7 @@
     <dir> with *.jinf or *.NNNN.jdat                           one journal
     <file> that begins with a journal's magic                  one journal file
 
-`<dir>/rhm` itself and `<dir>/rhm/jrnl` do as well as `<dir>`.
+`<dir>/rhm` itself, `<dir>/rhm/jrnl` and `<dir>/rhm/dat` do as well as `<dir>`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from formats.rhm.jinf import TPL_BASE_NAME
+from store.damage import Damage
 from store.disk import Disk
 from store.journal.directory import journal_base_names
 
@@ -58,6 +59,7 @@ class StoreLayout:
         store_file: path of the version-2 STORE file; None if there is none.
         prepared_list: directory of the transaction prepared list; None if there is none.
         journals: the queues' journals.
+        damage: what could not be looked at.
         notices: one line each: what a user should know.
     """
 
@@ -68,6 +70,7 @@ class StoreLayout:
     store_file: str | None = None
     prepared_list: str | None = None
     journals: list[JournalPlace] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
 
@@ -75,7 +78,7 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
     """What is at `path`.
 
     Raises:
-        UnusableInputError: nothing that could be read.
+        UnusableInputError: nothing that could be read as a store.
         OSError: it cannot be looked at.
     """
     if disk.is_file(path):
@@ -84,27 +87,41 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
         return layout
     if not disk.is_directory(path):
         raise UnusableInputError(f"{path}: there is no directory and no regular file of that name")
+    path = path.rstrip("/") or "/"
     names = disk.names(path)
     if journal_base_names(names):
-        layout = StoreLayout(StoreKind.JOURNAL, path, journals=[JournalPlace(path, posixpath.basename(path))])
+        name = posixpath.basename(disk.real_path(path))
+        layout = StoreLayout(StoreKind.JOURNAL, path, journals=[JournalPlace(path, name)])
         layout.prepared_list = _prepared_list_above(disk, path)
         return layout
-    for root in (posixpath.join(path, "rhm"), path, posixpath.dirname(path)):
-        if _is_store(disk, root, path):
-            layout = _store(disk, root, path)
-            if "qls" in names:
-                layout.notices.append(f"{path}: there is a linearstore (qls) too; only the legacystore (rhm) is read")
-            return layout
-    raise UnusableInputError(_why_unusable(disk, path, names))
+    root = _store_root(disk, path)
+    if root is None:
+        raise UnusableInputError(_why_unusable(disk, path, names))
+    layout = _store(disk, root, path)
+    if "qls" in names:
+        layout.notices.append(f"{path}: there is a linearstore (qls) too; only the legacystore (rhm) is read")
+    return layout
 
 
-def _is_store(disk: Disk, root: str, path: str) -> bool:
-    if root == posixpath.dirname(path):
-        return posixpath.basename(path) == "jrnl"
+def _store_root(disk: Disk, path: str) -> str | None:
+    """The `rhm` directory that is meant by `path`: below it, itself, or the one above if a part of it was named."""
+    candidates = [posixpath.join(path, "rhm"), path]
+    real = disk.real_path(path)
+    if posixpath.basename(real) in ("jrnl", "dat", "catalogue"):
+        candidates.append(posixpath.dirname(real))
+    return next((root for root in candidates if _is_store(disk, root)), None)
+
+
+def _is_store(disk: Disk, root: str) -> bool:
     if not disk.is_directory(root):
         return False
-    names = disk.names(root)
-    return "STORE" in names or "catalogue" in names or "jrnl" in names or {"queues.db", "tpl"} & {*names} != set()
+    return (
+        disk.is_file(posixpath.join(root, "STORE"))
+        or disk.is_directory(posixpath.join(root, "catalogue"))
+        or "jrnl" in disk.names(root)
+        or disk.is_file(posixpath.join(root, "dat", "queues.db"))
+        or disk.is_file(posixpath.join(root, "tpl", TPL_BASE_NAME + ".jinf"))
+    )
 
 
 def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
@@ -113,10 +130,10 @@ def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
     if not names:
         return f"{path}: the directory is empty"
     below = [posixpath.join(path, name) for name in names]
-    nested = [name for name in below if _is_store(disk, posixpath.join(name, "rhm"), name)]
+    nested = [name for name in below if _is_store(disk, posixpath.join(name, "rhm"))]
     if nested:
         return f"{path}: no store here, but there is one in {nested[0]}"
-    return f"{path}: no store here (no rhm directory) and no journal (no *.jinf, no *.jdat)"
+    return f"{path}: no store here (nothing of one in it, or in rhm below it) and no journal (no *.jinf, no *.jdat)"
 
 
 def _store(disk: Disk, root: str, path: str) -> StoreLayout:
@@ -128,35 +145,50 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
     version_2 = part("STORE") is not None or part("catalogue") is not None
     layout = StoreLayout(StoreKind.VERSION_2 if version_2 else StoreKind.LEGACY, path)
     layout.prepared_list = part("tpl")
-    journals = part("jrnl")
     if version_2:
         layout.store_file, layout.catalogue = part("STORE"), part("catalogue")
     else:
         layout.environment = part("dat")
-    if journals is not None and disk.is_directory(journals):
-        layout.journals = find_journals(disk, journals)
+    journals = part("jrnl")
+    if journals is None or (disk.is_directory(journals) and not disk.names(journals)):
+        layout.notices.append(f"{path}: there are no journals")
+    else:
+        find_journals(disk, journals, layout)
     return layout
 
 
-def find_journals(disk: Disk, directory: str) -> list[JournalPlace]:
-    """The journals below a `jrnl` directory. A queue name with slashes is a path of directories."""
-    found: list[JournalPlace] = []
-    seen: set[str] = set()
+def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
+    """Put the journals below a `jrnl` directory into `layout`. A queue name with slashes is a path of directories.
+
+    A link that leads out of the store may be a queue's directory on another disk, and is looked into, but not below.
+    """
+    root = disk.real_path(directory)
     pending: list[tuple[str, tuple[str, ...]]] = [(directory, ())]
+    seen: set[str] = set()
     while pending:
         here, parts = pending.pop()
         real = disk.real_path(here)
         if real in seen or len(parts) > _MAX_DEPTH:
             continue  # a link that leads back
         seen.add(real)
-        names = disk.names(here)
-        if journal_base_names(names):
-            found.append(JournalPlace(here, _queue_name(parts)))
+        try:
+            names = disk.names(here)
+        except OSError as error:
+            what = f"cannot be looked into: {error.strerror}"
+            layout.damage.append(Damage(here, None, None, what, "the journals in it are not read"))
+            continue
+        holds_journal = bool(journal_base_names(names))
+        if holds_journal:
+            layout.journals.append(JournalPlace(here, _queue_name(parts)))
+        if real != root and not real.startswith(root + "/"):
+            if not holds_journal:
+                layout.notices.append(f"{here}: leads out of the store, to {real}, and is not followed")
+            continue
         for name in names:
             below = posixpath.join(here, name)
             if not _BACKUP.fullmatch(name) and disk.is_directory(below):
                 pending.append((below, (*parts, name)))
-    return sorted(found, key=lambda place: place.directory)
+    layout.journals.sort(key=lambda place: place.directory)
 
 
 def _queue_name(parts: tuple[str, ...]) -> str:

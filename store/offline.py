@@ -34,6 +34,12 @@ from store.wiring import Wiring, catalogue_wiring, environment_wiring
 
 TPL_NAME: Final = "TplStore"
 
+_LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
+_LOST_PREPARED_LIST: Final = (
+    "transactions that were prepared count as never prepared: what they enqueued is left out, "
+    "what they dequeued is kept"
+)
+
 
 class RecoveredQueue(NamedTuple):
     """A queue and what recovery keeps of its journal.
@@ -71,14 +77,14 @@ class RecoveredTransaction(NamedTuple):
         xid: its id.
         outcome: what recovery does with it.
         two_phase: distributed or local, as the prepared list says; None where it says nothing.
-        enqueues, dequeues: its records that are still undecided in the queues' journals.
+        enqueues, dequeues: its records that are still undecided in the queues' journals; None where none was read.
     """
 
     xid: bytes
     outcome: Outcome
     two_phase: bool | None
-    enqueues: int
-    dequeues: int
+    enqueues: int | None
+    dequeues: int | None
 
 
 class OfflineStore:
@@ -96,7 +102,7 @@ class OfflineStore:
     def __init__(self, disk: Disk, layout: StoreLayout) -> None:
         self._disk = disk
         self.layout = layout
-        self.damage: list[Damage] = []
+        self.damage: list[Damage] = list(layout.damage)
         self.notices: list[str] = list(layout.notices)
         self.wiring = self._read_wiring()
         self._read_store_file()
@@ -137,7 +143,7 @@ class OfflineStore:
         layout = self.layout
         wiring: Wiring | None = None
         if layout.environment is not None:
-            wiring = environment_wiring(read_environment(self._disk, layout.environment), layout.environment)
+            wiring = self._read_environment(layout.environment)
         elif layout.catalogue is not None:
             wiring = self._read_catalogue(layout.catalogue)
         elif layout.kind in (StoreKind.LEGACY, StoreKind.VERSION_2):
@@ -147,12 +153,19 @@ class OfflineStore:
             self.notices.extend(wiring.notices)
         return wiring
 
+    def _read_environment(self, directory: str) -> Wiring | None:
+        try:
+            environment = read_environment(self._disk, directory)
+        except OSError as error:
+            self.damage.append(Damage(directory, None, None, f"cannot be read: {error.strerror}", _LOST_WIRING))
+            return None
+        return environment_wiring(environment, directory)
+
     def _read_catalogue(self, directory: str) -> Wiring | None:
         try:
             key_value = open_copy(Path(directory))
         except CatalogueError as error:
-            consequence = "exchanges and bindings are lost; the queues are those of the journals"
-            self.damage.append(Damage(directory, None, None, str(error), consequence))
+            self.damage.append(Damage(directory, None, None, str(error), _LOST_WIRING))
             return None
         try:
             return catalogue_wiring(Catalogue(key_value), directory)
@@ -176,9 +189,9 @@ class OfflineStore:
         if layout.kind is StoreKind.FILE:
             self._file_journal(open_file(self._disk, layout.path))
         if layout.prepared_list is not None:
-            self.prepared_list = self._open(layout.prepared_list, TPL_NAME)
+            self.prepared_list = self._open(layout.prepared_list, TPL_NAME, _LOST_PREPARED_LIST)
         for place in layout.journals:
-            journal = self._open(place.directory, place.name)
+            journal = self._open(place.directory, place.name, "its messages are lost")
             if journal is not None:
                 self._file_journal(journal)
 
@@ -190,7 +203,7 @@ class OfflineStore:
         else:
             self.journals.append(journal)
 
-    def _open(self, directory: str, name: str) -> Journal | None:
+    def _open(self, directory: str, name: str, consequence: str) -> Journal | None:
         try:
             journal = open_journal(self._disk, directory, name=name)
         except (NotAJournalError, OSError) as error:
@@ -198,8 +211,10 @@ class OfflineStore:
                 raise UnusableInputError(str(error)) from None
             if self.layout.kind is StoreKind.JOURNAL and directory == self.layout.path:
                 raise
-            self.damage.append(Damage(directory, None, None, str(error), "its records are lost"))
+            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            self.damage.append(Damage(directory, None, None, what, consequence))
             return None
+        self.notices.extend(journal.notices)
         return journal
 
     # ---- recovery ----
@@ -220,9 +235,20 @@ class OfflineStore:
                     enqueues[transaction.xid] += transaction.enqueues
                     dequeues[transaction.xid] += transaction.dequeues
             queues.append(RecoveredQueue(name, record, journal, recovery, end))
+        if self.prepared_list is None and order:
+            self.notices.append(
+                f"{self.layout.path}: {len(order)} open transactions and no transaction prepared list at hand; "
+                "they count as never prepared"
+            )
         kinds = {transaction.xid: transaction.two_phase for transaction in prepared}
         transactions = [
-            RecoveredTransaction(xid, outcome, kinds.get(xid), enqueues[xid], dequeues[xid])
+            RecoveredTransaction(
+                xid,
+                outcome,
+                kinds.get(xid),
+                enqueues[xid] if self.journals else None,
+                dequeues[xid] if self.journals else None,
+            )
             for xid, outcome in order.items()
         ]
         return RecoveredStore(self, queues, transactions)
@@ -280,7 +306,10 @@ class OfflineStore:
         """Each queue with its journal; what is left over on either side is reported."""
         journals: dict[str, Journal] = {}
         for journal in self.journals:
-            if journals.setdefault(self._journal_key(journal), journal) is not journal:
+            first = journals.setdefault(self._journal_key(journal), journal)
+            if journal.path.startswith(first.path + "/"):
+                self.notices.append(f"{journal.path}: an older copy of the journal above it, as resizing leaves it")
+            elif first is not journal:
                 what = f'a second journal of queue "{journal.name}"'
                 self.damage.append(Damage(journal.path, None, None, what, "it is not read"))
         wiring = self.wiring

@@ -35,6 +35,9 @@ _KEY = struct.Struct("<Q")
 
 DROPPED = "it is left out"
 
+#: The types of exchange that qpidd has (formats page, section 10.4).
+EXCHANGE_TYPES = frozenset({"direct", "topic", "fanout", "headers", "xml"})
+
 
 class StoredQueue(NamedTuple):
     """A queue and, in version 2, the number of its journal's directory."""
@@ -83,8 +86,11 @@ class Wiring:
     def add_exchange(self, number: int, record: bytes, file: str) -> None:
         """Decode an exchange's record."""
         exchange = self._decode(decode_exchange, record, file, f"exchange {number}")
-        if exchange is not None:
-            self.exchanges[number] = exchange
+        if exchange is None:
+            return
+        self.exchanges[number] = exchange
+        if exchange.type not in EXCHANGE_TYPES:
+            self.notices.append(f'exchange "{exchange.name}" is of type "{exchange.type}", which qpidd leaves out')
 
     def add_binding(self, exchange_id: int, record: bytes, file: str) -> None:
         """Decode a binding's record; queues and exchanges come first."""
@@ -92,11 +98,14 @@ class Wiring:
         if binding is None:
             return
         exchange = self.exchanges.get(exchange_id)
-        if exchange is not None and binding.queue_id in self.queues:
+        queue = self.queues.get(binding.queue_id)
+        if exchange is not None and queue is not None and queue.record.name == binding.queue_name:
             self.bindings.append(StoredBinding(exchange, binding))
             return
-        gone = f"exchange {exchange_id}" if exchange is None else f'queue "{binding.queue_name}"'
-        self.notices.append(f'stale binding of queue "{binding.queue_name}" with key "{binding.key}": {gone} is gone')
+        gone = f"exchange {exchange_id}" if exchange is None else f'queue {binding.queue_id} "{binding.queue_name}"'
+        self.notices.append(
+            f'stale binding of queue "{binding.queue_name}" with key "{binding.key}": there is no {gone}'
+        )
 
     def add_general(self, number: int, record: bytes, file: str) -> None:
         """Decode the record of a link, a bridge or another object."""

@@ -81,7 +81,7 @@ class _Xid(click.ParamType[bytes]):
         if isinstance(value, bytes):
             return value
         try:
-            return bytes.fromhex(str(value).removeprefix("0x"))
+            return bytes.fromhex(str(value).lower().removeprefix("0x"))
         except ValueError:
             self.fail(f"{value!r} is no transaction id in hex", param, ctx)
 
@@ -188,9 +188,17 @@ def _output(*, as_json: bool) -> Output:
 def _body_directory(path: str, directory: Path | None) -> Path:
     """Where bodies go: never into the store that is read."""
     target = (directory or Path("qstore-bodies")).resolve()
-    if target.is_relative_to(Path(path).resolve()):
+    if target.is_relative_to(_whole_store(Path(path).resolve())):
         raise click.UsageError(f"--body-dir {target} lies in the store that is read; choose a place outside of it.")
     return target
+
+
+def _whole_store(path: Path) -> Path:
+    """The directory of the store of which `path` is, or may be, a part."""
+    above = [parent for parent in (path, *path.parents) if parent.name == "rhm"]
+    if above:
+        return above[-1]
+    return path if path.is_dir() else path.parent
 
 
 def _fail(text: str) -> NoReturn:

@@ -56,6 +56,7 @@ What a reader of version 2 relies on, to tell a torn flush from damage:
 Flags of records:
 
     0x0001  v1      all but filler  overwrite indicator
+    0x0001  v2      file header     overwrite indicator
     0x0010  v1, v2  enqueue         transient: recovery ignores the record
     0x0010  v1, v2  dequeue         in the transaction prepared list: the decision is commit
     0x0020  v1      enqueue         external: the data size is told, the data is not there

@@ -24,7 +24,7 @@ from typing import Final
 from formats.checksum import extend_crc32c
 from formats.rhm.errors import RhmError
 from formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
-from formats.rhm.geometry import SECTOR_SIZE, Geometry
+from formats.rhm.geometry import MAX_FILES, SECTOR_SIZE, Geometry
 
 DEFAULT_BASE_NAME: Final = "JournalData"
 TPL_BASE_NAME: Final = "tpl"
@@ -220,8 +220,8 @@ def _decode_version_1(content: bytes) -> JournalInfo:
 
 
 def _geometry(files: int, sectors: int) -> Geometry:
-    if not 1 <= files <= 0xFFFF:
-        raise RhmError(f"journal info file: {files} files is out of range")
+    if not 1 <= files <= MAX_FILES:
+        raise RhmError(f"journal info file: {files} files is out of range (at most {MAX_FILES})")
     if not 1 <= sectors <= _NUMBER_LIMIT:
         raise RhmError(f"journal info file: file size of {sectors} sectors is out of range")
     return Geometry(files, sectors * SECTOR_SIZE)

@@ -14,7 +14,7 @@ from typing import Final
 
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
-from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
 from formats.rhm.records import EXTERNAL, MAX_HEADER_SIZE
 from store.damage import Damage
 from store.disk import Disk, read_whole
@@ -46,6 +46,7 @@ class Journal:
         stream: their bytes.
         is_single_file: whether this is one file of a journal, opened by itself.
         damage: what is wrong with the info file and the file headers.
+        notices: one line each: what a user should know, and no damage.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Journal:
         self.ring = ring
         self.stream = JournalStream(disk, ring.files, ring.geometry)
         self.damage = damage
+        self.notices: list[str] = []
         self.is_single_file = path == ring.files[0].path if ring.files else False
         #: The journal's version; 1 for one that was never written to and has no info file.
         self.version = ring.version or (info.version if info is not None else 1)
@@ -121,7 +123,8 @@ def open_journal(disk: Disk, directory: str, base_name: str | None = None, name:
         OSError: the directory cannot be read.
     """
     names = disk.names(directory)
-    base = base_name or _only_base(journal_base_names(names), directory)
+    bases = journal_base_names(names)
+    base = base_name or _chosen_base(bases, directory)
     damage: list[Damage] = []
     info_path = posixpath.join(directory, base + INFO_SUFFIX)
     info = _read_info(disk, info_path, damage)
@@ -137,7 +140,13 @@ def open_journal(disk: Disk, directory: str, base_name: str | None = None, name:
     ring = read_ring(disk, paths, geometry, info)
     damage.extend(ring.damage)
     title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
-    return Journal(disk, title, directory, info, ring, damage)
+    journal = Journal(disk, title, directory, info, ring, damage)
+    others = [other for other in bases if other != base]
+    if others:
+        journal.notices.append(
+            f"{directory}: files of another journal ({', '.join(others)}) beside {base} are not read"
+        )
+    return journal
 
 
 def _data_path(directory: str, base: str, number: int) -> str:
@@ -161,7 +170,7 @@ def _believed_geometry(
         return Geometry(count, size - FILE_HEADER_SIZE) if count and size else None
     told = info.geometry
     count = told.files
-    while count in files:
+    while count in files and count < MAX_FILES:
         count += 1
     if told.file_size in files.values() or agreeing < 2:
         size = told.file_size
@@ -199,16 +208,22 @@ def open_file(disk: Disk, path: str) -> Journal:
     # Alone, the file has no place in a ring that its number could contradict.
     damage = [entry for entry in ring.damage if ring.version is None]
     if ring.version is None and ring.files:
-        raise NotAJournalError(f"{path}: {damage[0].what if damage else 'not a journal file'}")
+        raise NotAJournalError(f"{path}: {damage[-1].what if damage else 'not a journal file'}")
     return Journal(disk, posixpath.basename(path), path, None, ring, damage)
 
 
-def _only_base(bases: list[str], directory: str) -> str:
+def _chosen_base(bases: list[str], directory: str) -> str:
+    """The only base name; of several (qpid-store-resize can leave the old files beside the new) the one brokers use."""
     if not bases:
         raise NotAJournalError(f"{directory}: no journal here (no *.jinf, no *.NNNN.jdat)")
-    if len(bases) > 1:
-        raise NotAJournalError(f"{directory}: holds several journals: {', '.join(bases)}")
-    return bases[0]
+    if len(bases) == 1:
+        return bases[0]
+    for usual in (DEFAULT_BASE_NAME, TPL_BASE_NAME):
+        if usual in bases:
+            return usual
+    raise NotAJournalError(
+        f"{directory}: holds several journals ({', '.join(bases)}); move all but one elsewhere, or name a single file"
+    )
 
 
 def _read_info(disk: Disk, path: str, damage: list[Damage]) -> JournalInfo | None:

@@ -87,7 +87,7 @@ NAMES = st.sampled_from(AWKWARD_NAMES) | st.binary(max_size=40).map(
     lambda content: content.replace(b"\0", b"").decode("utf-8", "surrogateescape")
 )
 NUMBERS = st.integers(0, 10**15 - 1)
-GEOMETRIES = st.builds(Geometry, st.integers(1, 65535), st.integers(1, 1 << 40).map(lambda count: count * 512))
+GEOMETRIES = st.builds(Geometry, st.integers(1, 64), st.integers(1, 1 << 40).map(lambda count: count * 512))
 
 
 def test_exact_text() -> None:
@@ -218,7 +218,7 @@ def test_hostile_text_takes_bounded_time() -> None:
         (b'{"journal_version":1}', "unsupported journal version 1"),
         (EXACT.replace('SBLK_SIZE value="4"', 'SBLK_SIZE value="8"').encode(), "sectors of 8 blocks of 128 bytes"),
         (EXACT.replace('files value="8"', 'files value="0"').encode(), "0 files is out of range"),
-        (EXACT.replace('files value="8"', 'files value="65536"').encode(), "65536 files is out of range"),
+        (EXACT.replace('files value="8"', 'files value="65"').encode(), "65 files is out of range"),
         (EXACT.replace('sblks value="3072"', 'sblks value="0"').encode(), "size of 0 sectors is out of range"),
         (EXACT.replace('files value="8"', 'files value="-8"').encode(), "number_jrnl_files is no number"),
         (EXACT.replace('files value="8"', 'files value="eight"').encode(), "number_jrnl_files is no number"),

@@ -91,6 +91,26 @@ def test_where_nothing_tells_the_size_there_is_no_journal() -> None:
 def test_the_base_names_of_several_journals() -> None:
     names = ["tpl.jinf", "tpl.0000.jdat", "JournalData.0001.jdat", "a.b.0002.jdat", "x.jdat", "y.00g0.jdat"]
     assert journal_base_names(names) == ["JournalData", "a.b", "tpl"]
-    disk = MemoryDisk({f"{DIRECTORY}/{name}": b"" for name in names})
+    disk = MemoryDisk({f"{DIRECTORY}/{name}": b"" for name in ("x.0000.jdat", "y.0000.jdat")})
     with pytest.raises(NotAJournalError, match="several journals"):
         open_journal(disk, DIRECTORY)
+
+
+def test_old_files_that_a_resize_left_beside_the_new(builder: JournalBuilder) -> None:
+    disk = builder.disk()
+    for number in range(builder.geometry.files):
+        disk.files[f"{DIRECTORY}/old.{number:04x}.jdat"] = disk.files[f"{DIRECTORY}/{builder.name(number)}"]
+    disk.files[f"{DIRECTORY}/old.jinf"] = disk.files[INFO]
+    journal = open_journal(disk, DIRECTORY)
+    assert journal.damage == []
+    assert rids(journal) == all_rids(builder)
+    assert "another journal (old)" in journal.notices[0]
+
+
+@pytest.mark.parametrize("files", [65, 4096, 65535])
+def test_an_info_file_that_claims_too_many_files_is_not_believed(builder: JournalBuilder, files: int) -> None:
+    disk = builder.disk()
+    tell(disk, builder, Geometry(files, 1024))
+    journal = open_journal(disk, DIRECTORY)
+    assert journal.ring.geometry == builder.geometry
+    assert "out of range (at most 64)" in journal.damage[0].what

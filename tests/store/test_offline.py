@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,7 +77,7 @@ def builder(tmp_path: Path) -> StoreBuilder:
     return StoreBuilder(tmp_path / "store")
 
 
-def recovered(path: Path) -> RecoveredStore:
+def recovered(path: Path | str) -> RecoveredStore:
     store = open_store(OsDisk(), str(path))
     result = store.recover()
     store.close()
@@ -248,3 +249,77 @@ def test_a_link_that_leads_back_is_followed_once(builder: StoreBuilder) -> None:
     (builder.rhm / "jrnl/loop").symlink_to(".", target_is_directory=True)
     layout = find_layout(OsDisk(), str(path))
     assert [place.name for place in layout.journals] == ["1", "2"]
+
+
+def test_a_part_of_a_store_means_the_store(builder: StoreBuilder) -> None:
+    rid = builder.orders.enqueue(b"m").header.rid
+    path = builder.write()
+    for named in ("rhm/", "rhm/jrnl/", "rhm/catalogue", ""):
+        assert states(recovered(f"{path}/{named}"))["orders"] == [(rid, LIVE)]
+
+
+def test_what_a_resize_left_below_a_journal_is_noted(builder: StoreBuilder) -> None:
+    rid = builder.orders.enqueue(b"m").header.rid
+    path = builder.write()
+    shutil.rmtree(builder.rhm / "catalogue")
+    (builder.rhm / "STORE").unlink()
+    shutil.copytree(builder.rhm / "jrnl/1", builder.rhm / "jrnl/1/bak")
+    result = recovered(path)
+    assert result.store.damage == []
+    assert states(result)["orders"] == [(rid, LIVE)]
+    assert any("1/bak: an older copy of the journal above it" in notice for notice in result.store.notices)
+
+
+def test_a_link_that_leads_out_of_the_store_is_looked_into_but_not_below(builder: StoreBuilder, tmp_path: Path) -> None:
+    rid = builder.orders.enqueue(b"m").header.rid
+    path = builder.write()
+    shutil.move(builder.rhm / "jrnl/1", tmp_path / "elsewhere")
+    (builder.rhm / "jrnl/1").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "large/below").mkdir(parents=True)
+    (builder.rhm / "jrnl/large").symlink_to(tmp_path / "large", target_is_directory=True)
+    result = recovered(path)
+    assert states(result)["orders"] == [(rid, LIVE)]
+    (notice,) = result.store.notices
+    assert "jrnl/large: leads out of the store" in notice
+
+
+def test_a_lost_prepared_list_tells_what_that_means(builder: StoreBuilder) -> None:
+    builder.orders.enqueue(b"m", xid=BRANCH)
+    path = builder.write()
+    for file in (builder.rhm / "tpl").iterdir():
+        file.write_bytes(b"")
+    (damage,) = [damage for damage in recovered(path).store.damage if damage.file == f"{builder.rhm}/tpl"]
+    assert "count as never prepared" in damage.consequence
+    shutil.rmtree(builder.rhm / "tpl")
+    result = recovered(path)
+    assert result.store.damage == []
+    assert any("no transaction prepared list at hand" in notice for notice in result.store.notices)
+
+
+def test_the_prepared_list_by_itself_does_not_count_what_it_did_not_see(builder: StoreBuilder) -> None:
+    builder.prepared.enqueue(b"\1", xid=BRANCH)
+    result = recovered(builder.write() / "rhm/tpl")
+    (transaction,) = result.transactions
+    assert (transaction.outcome, transaction.enqueues, transaction.dequeues) == (Outcome.IN_DOUBT, None, None)
+
+
+def test_directories_that_may_not_be_looked_into_are_damage(builder: StoreBuilder) -> None:
+    builder.orders.enqueue(b"m")
+    path = builder.write()
+    disk = OsDisk()
+    refused = str(builder.rhm / "jrnl/2")
+
+    class Guarded(OsDisk):
+        def names(self, directory: str) -> list[str]:
+            if directory == refused:
+                raise PermissionError(errno.EACCES, "Permission denied", directory)
+            return disk.names(directory)
+
+    store = open_store(Guarded(), str(path))
+    result = store.recover()
+    store.close()
+    assert [damage.what for damage in store.damage] == [
+        "cannot be looked into: Permission denied",
+        'queue "bills" has no journal',
+    ]
+    assert len(states(result)["orders"]) == 1

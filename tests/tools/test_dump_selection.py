@@ -275,3 +275,13 @@ def test_a_body_that_cannot_be_written_is_no_damage(dtx: StoreFixture, tmp_path:
         shown = dump(dtx.path, *arguments, "--json", "--body", "files", "--body-dir", tmp_path / "bodies")
         assert shown.code == 2
         assert str(tmp_path / "bodies") in shown.err.decode()
+
+
+def test_bodies_never_go_into_the_store_of_which_a_part_is_named(local_copies: CopyFactory) -> None:
+    with local_copies.copy() as copy:
+        journal = next(path.parent for path in copy.path.rglob("JournalData.jinf"))
+        for named in (journal, next(journal.glob("*.jdat")), copy.path / "rhm/jrnl"):
+            for target in (copy.path / "rhm/x", journal / "y"):
+                shown = dump(named, "--outstanding", "--body", "files", "--body-dir", target)
+                assert shown.code == 2
+                assert not target.exists()

@@ -26,7 +26,13 @@ _STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-e
 
 
 class Output(Protocol):
-    """Where objects are shown."""
+    """Where objects are shown.
+
+    Attributes:
+        most_of_body: bytes of a body that it can use; None for all.
+    """
+
+    most_of_body: int | None
 
     def show(self, fields: dict[str, Any]) -> None:
         """Print one object."""
@@ -116,7 +122,8 @@ class RecoveryDump:
 
     def _messages_of(self, queue: RecoveredQueue, journal: Journal) -> None:
         show, form, selection = self._output.show, self._form, self._selection
-        read = MessageReader(journal, form, body_directory(self._bodies, queue.name)).read
+        directory = body_directory(self._bodies, queue.name)
+        read = MessageReader(journal, form, directory, self._output.most_of_body).read
         everything = selection.all_messages
         for rid, place, state, xid in in_delivery_order(queue, journal):
             if not everything and not (selection.has_rid(rid) and selection.has_xid(xid)):

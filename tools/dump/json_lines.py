@@ -23,6 +23,8 @@ class JsonLines:
         stream: where to.
     """
 
+    most_of_body: int | None = None
+
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         # Copied together at once: to keep the lines themselves costs the allocator four times what making them does.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from operator import attrgetter
@@ -59,10 +60,14 @@ class MessageReader:
         journal: where they are.
         form: what to do with bodies.
         directory: for `BodyForm.FILES`, where to write them; each is called by its record id in hex.
+        most: bytes of a large body that are kept; the rest is only counted and digested.
     """
 
-    def __init__(self, journal: Journal, form: BodyForm, directory: Path | None = None) -> None:
+    def __init__(
+        self, journal: Journal, form: BodyForm, directory: Path | None = None, most: int | None = None
+    ) -> None:
         assert (form is BodyForm.FILES) == (directory is not None)
+        self._most = sys.maxsize if most is None else most
         self._journal = journal
         self._form = form
         self._directory = directory
@@ -89,6 +94,8 @@ class MessageReader:
 
     def _read_large(self, rid: int, place: int, size: int) -> Message:
         stream = self._journal.stream
+        if not size:
+            return self._finish(rid, None, "the record is external: its data are not in the journal", [])
         start = _SIZE_BYTES + _header_size(stream.read(place, _SIZE_BYTES))[0]
         whole = self._journal.data_chunks(place, size)
         if start > min(size, _SIZE_BYTES + _MAX_HEADER):
@@ -110,9 +117,9 @@ class MessageReader:
         file = None if self._directory is None else BodyFile(self._directory / f"{rid:016x}")
         for chunk in chunks:
             digest.update(chunk)
+            if kept is not None and length < self._most:
+                kept.append(chunk[: self._most - length])
             length += len(chunk)
-            if kept is not None:
-                kept.append(chunk)
             if file is not None:
                 file.write(chunk)
         if file is not None:
@@ -223,5 +230,8 @@ def _add_body(fields: dict[str, Any], message: Message, form: BodyForm) -> None:
     else:
         try:
             fields["body"] = body.decode()
-        except UnicodeDecodeError:
-            fields["body_base64"] = base64.b64encode(body).decode()
+        except UnicodeDecodeError as error:
+            if len(body) < message.body_length and error.start > len(body) - 4:
+                fields["body"] = body[: error.start].decode()  # kept in part, and cut within a character
+            else:
+                fields["body_base64"] = base64.b64encode(body).decode()

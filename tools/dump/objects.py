@@ -76,7 +76,7 @@ def binding_object(binding: StoredBinding) -> Object:
 
 
 def general_object(record: Link | Bridge | GeneralObject) -> Object:
-    """A link, a bridge or another object. A link's password is not shown."""
+    """A link, a bridge or another object. Passwords are not shown."""
     if isinstance(record, Link):
         return {
             "kind": "link",
@@ -94,12 +94,19 @@ def general_object(record: Link | Bridge | GeneralObject) -> Object:
             "name": record.name,
             "link": record.link_name or f"{record.link_host}:{record.link_port}",
             "source": record.source,
+            "source_is_queue": record.source_is_queue,
+            "source_is_local": record.source_is_local,
             "destination": record.destination,
             "key": record.key,
+            "tag": record.tag,
+            "excludes": record.excludes,
             "durable": record.durable,
             "dynamic": record.dynamic,
+            "sync": record.sync,
+            "credit": record.credit,
         }
-    return {"kind": "object", "type": record.kind, "name": record.name, "properties": plain_map(record.properties)}
+    shown = {name: value for name, value in plain_map(record.properties).items() if "password" not in name.lower()}
+    return {"kind": "object", "type": record.kind, "name": record.name, "properties": shown}
 
 
 def transaction_object(transaction: RecoveredTransaction) -> Object:

@@ -27,7 +27,7 @@ def dump_records(
     for journal in store.named_journals():
         if not selection.has_queue(journal.name):
             continue
-        reader = MessageReader(journal, form, body_directory(bodies, journal.name))
+        reader = MessageReader(journal, form, body_directory(bodies, journal.name), output.most_of_body)
         lister = RecordLister(store, journal, reader, output, selection, form)
         for damage in journal.damage:
             lister.damaged(damage)

@@ -8,7 +8,7 @@ from enum import Enum
 
 from formats.rhm.records import Kind
 
-_NUMBER = r"(0x[0-9a-fA-F]+|[0-9]+)"
+_NUMBER = r"(0x[0-9a-f]+|[0-9]+)"
 _RANGE = re.compile(rf"(?P<first>{_NUMBER})?\.\.(?P<last>{_NUMBER})?|(?P<only>{_NUMBER})")
 _HIGHEST_RID = (1 << 64) - 1
 
@@ -62,7 +62,7 @@ def parse_rids(text: str) -> tuple[int, int]:
     Raises:
         ValueError: it is none of these, or ends before it begins.
     """
-    found = _RANGE.fullmatch(text.strip())
+    found = _RANGE.fullmatch(text.strip().lower())
     if found is None or not any(found.groups()):
         raise ValueError(f"{text!r} is no record id and no range A..B")
     if found["only"]:
@@ -76,4 +76,7 @@ def parse_rids(text: str) -> tuple[int, int]:
 
 def _number(text: str) -> int:
     """A number in decimal (leading zeros are zeros) or in hex after 0x."""
-    return int(text, 16) if text.startswith("0x") else int(text)
+    number = int(text, 16) if text.startswith("0x") else int(text)
+    if number > _HIGHEST_RID:
+        raise ValueError(f"{text} is higher than any record id")
+    return number

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,23 +21,40 @@ from tools.names import escape_name
 
 _BATCH: Final = 100  # rows of one table on a terminal
 _PREVIEW: Final = 60  # characters of a body or a set of headers
+_LEAST_CELL: Final = 8  # characters to which a cell may be cut before its column is left out
+_GAP: Final = 3  # spaces between columns
+_EDGES: Final = 2  # spaces beside the table
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class Column(NamedTuple):
-    """A column: its title, its width in plain output, how a cell follows from an object, and whether it is a number."""
+    """A column.
+
+    Attributes:
+        title: what stands above it.
+        width: characters in plain output, at least.
+        cell: how a cell follows from an object.
+        number: whether it is a number.
+        long: whether cells may be long: on a narrow terminal they are cut, before columns are left out.
+    """
 
     title: str
     width: int
     cell: Callable[[Mapping[str, Any]], str]
     number: bool = False
+    long: bool = False
 
 
 def printable(text: str, limit: int | None = None) -> str:
     """Text without control characters and lone surrogates, cut to `limit` characters."""
     if limit is not None and len(text) > limit:
         text = text[: limit - 1] + "…"
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", escape_name(text))
+    return _CONTROL.sub(_show_control, escape_name(text))
+
+
+def _show_control(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _field(name: str) -> Callable[[Mapping[str, Any]], str]:
@@ -102,19 +120,19 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("type", 8, _field("type")),
         Column("durable", 7, _yes("durable")),
         Column("alternate", 16, _field("alternate_exchange")),
-        Column("arguments", 0, _pairs("arguments")),
+        Column("arguments", 0, _pairs("arguments"), long=True),
     ),
     "queue": (
         Column("queue", 24, _field("name")),
         Column("messages", 10, _field("messages"), number=True),
         Column("alternate", 16, _field("alternate_exchange")),
-        Column("arguments", 0, _pairs("arguments")),
+        Column("arguments", 0, _pairs("arguments"), long=True),
     ),
     "binding": (
         Column("bound exchange", 24, _field("exchange")),
         Column("queue", 24, _field("queue")),
         Column("key", 16, _field("key")),
-        Column("arguments", 0, _pairs("arguments")),
+        Column("arguments", 0, _pairs("arguments"), long=True),
     ),
     "link": (
         Column("link", 24, _field("name")),
@@ -122,19 +140,19 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("port", 6, _field("port"), number=True),
         Column("transport", 9, _field("transport")),
         Column("mechanism", 10, _field("mechanism")),
-        Column("user", 0, _field("user")),
+        Column("user", 0, _field("user"), long=True),
     ),
     "bridge": (
         Column("bridge", 24, _field("name")),
         Column("link", 24, _field("link")),
         Column("source", 16, _field("source")),
         Column("destination", 16, _field("destination")),
-        Column("key", 0, _field("key")),
+        Column("key", 0, _field("key"), long=True),
     ),
     "object": (
         Column("object", 24, _field("name")),
         Column("type", 16, _field("type")),
-        Column("properties", 0, _pairs("properties")),
+        Column("properties", 0, _pairs("properties"), long=True),
     ),
     "message": (
         Column("queue", 20, _field("queue")),
@@ -142,20 +160,20 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("state", 16, _field("state")),
         Column("exchange", 14, _field("exchange")),
         Column("routing key", 14, _field("routing_key")),
-        Column("message id", 36, _field("message_id")),
+        Column("message id", 36, _field("message_id"), long=True),
         Column("bytes", 8, _field("body_length"), number=True),
-        Column("headers", 24, _pairs("headers")),
-        Column("body", 0, _body),
+        Column("headers", 24, _pairs("headers"), long=True),
+        Column("body", 0, _body, long=True),
     ),
     "transaction": (
         Column("state", 10, _field("state")),
         Column("type", 5, _field("type")),
         Column("format", 6, _field("format"), number=True),
-        Column("global id", 24, _field("global_id")),
-        Column("branch id", 24, _field("branch_id")),
+        Column("global id", 24, _field("global_id"), long=True),
+        Column("branch id", 24, _field("branch_id"), long=True),
         Column("enqueues", 8, _field("enqueues"), number=True),
         Column("dequeues", 8, _field("dequeues"), number=True),
-        Column("xid", 0, _field("xid")),
+        Column("xid", 0, _field("xid"), long=True),
     ),
     "record": (
         Column("queue", 16, _field("queue")),
@@ -167,15 +185,15 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("flush", 8, _field("flush"), number=True),
         Column("check", 7, _field("checksum")),
         Column("flags", 13, _flags),
-        Column("content", 40, _content),
-        Column("xid", 0, _field("xid")),
+        Column("content", 40, _content, long=True),
+        Column("xid", 0, _field("xid"), long=True),
     ),
     "damage": (
-        Column("damaged file", 40, _field("file")),
+        Column("damaged file", 40, _field("file"), long=True),
         Column("offset", 10, _hex("offset")),
         Column("rid", 10, _hex("rid")),
-        Column("what is wrong", 40, _field("what")),
-        Column("consequence", 0, _field("consequence")),
+        Column("what is wrong", 40, _field("what"), long=True),
+        Column("consequence", 0, _field("consequence"), long=True),
     ),
 }
 
@@ -186,6 +204,8 @@ class Tables:
     Args:
         console: where to; whether it is a terminal decides the form.
     """
+
+    most_of_body: int | None = 4 * _PREVIEW  # bytes: a preview is all that is shown
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -214,7 +234,9 @@ class Tables:
     def flush(self) -> None:
         """Print what was gathered."""
         if self._rows:
-            self._console.print(_framed(COLUMNS[self._kind], self._rows, damaged=self._kind == "damage"))
+            self._console.print(
+                _framed(COLUMNS[self._kind], self._rows, self._console.width, damaged=self._kind == "damage")
+            )
             self._rows = []
         self._console.file.flush()
 
@@ -225,15 +247,41 @@ class Tables:
 def _aligned(cells: list[str], columns: tuple[Column, ...]) -> str:
     parts = []
     for cell, column in zip(cells, columns, strict=True):
-        parts.append(cell.rjust(column.width) if column.number else cell.ljust(column.width))
+        padding = " " * (column.width - cell_len(cell))
+        parts.append(padding + cell if column.number else cell + padding)
     return "  ".join(parts).rstrip()
 
 
-def _framed(columns: tuple[Column, ...], rows: list[list[str]], *, damaged: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold red" if damaged else "bold")
-    for index, column in enumerate(columns):
-        if any(row[index] for row in rows):
-            table.add_column(column.title, justify="right" if column.number else "left", overflow="fold")
+def _framed(columns: tuple[Column, ...], rows: list[list[str]], room: int, *, damaged: bool) -> Table:
+    widths = _fitted([_natural_width(column, index, rows) for index, column in enumerate(columns)], columns, room)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold red" if damaged else "bold", pad_edge=False)
+    for column, width in zip(columns, widths, strict=True):
+        if width:
+            justify: Literal["left", "right"] = "right" if column.number else "left"
+            table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
     for row in rows:
-        table.add_row(*(Text(row[index]) for index in range(len(columns)) if any(other[index] for other in rows)))
+        table.add_row(*(Text(cell) for cell, width in zip(row, widths, strict=True) if width))
     return table
+
+
+def _natural_width(column: Column, index: int, rows: list[list[str]]) -> int:
+    """Cells that the widest entry of a column takes; 0 for a column in which nothing stands."""
+    widest = max(cell_len(row[index]) for row in rows)
+    return max(widest, len(column.title)) if widest else 0
+
+
+def _fitted(widths: list[int], columns: tuple[Column, ...], room: int) -> list[int]:
+    """Widths that fit a terminal: first what may be long is cut, then columns are left out from the last on."""
+    fitted = list(widths)
+
+    def excess() -> int:
+        shown = [width for width in fitted if width]
+        return sum(shown) + _GAP * (len(shown) - 1) + _EDGES - room
+
+    for index in reversed(range(len(columns))):
+        if columns[index].long and fitted[index] > _LEAST_CELL:
+            fitted[index] = max(fitted[index] - max(excess(), 0), _LEAST_CELL)
+    for index in reversed(range(1, len(columns))):
+        if excess() > 0:
+            fitted[index] = 0
+    return fitted
