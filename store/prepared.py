@@ -19,8 +19,6 @@ from formats.rhm.records import COMMIT_DECISION
 from store.journal.recovery import Outcome
 from store.journal.transaction_map import TransactionMap
 
-TWO_PHASE = 1
-
 
 class PreparedTransaction(NamedTuple):
     """A transaction that is open in the TPL.

@@ -9,10 +9,7 @@ SECTOR_SIZE = 512  # bytes: the file header's area
 PAGE_SIZE = 65536  # bytes: the unit of jfile-size-pgs
 FILE_HEADER_SIZE = SECTOR_SIZE
 DATA_OFFSET = FILE_HEADER_SIZE
-SECTORS_PER_PAGE = PAGE_SIZE // SECTOR_SIZE
-
-MIN_FILES, MAX_FILES, DEFAULT_FILES = 4, 64, 8
-MIN_FILE_PAGES, MAX_FILE_PAGES, DEFAULT_FILE_PAGES = 1, 32768, 24
+MAX_FILES = 64  # of num-jfiles
 
 
 def padded(size: int) -> int:

@@ -40,7 +40,6 @@ LAST_OF_FLUSH: Final = 0x0100
 SEAL: Final = 0x0200
 
 TAIL_SIZE: Final = 12
-SALT_SIZE: Final = 8
 MAX_HEADER_SIZE: Final = 32
 PADDING: Final = b"\xff"
 
