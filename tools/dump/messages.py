@@ -27,7 +27,6 @@ from tools.dump.selection import BodyForm
 _SIZE_BYTES: Final = 4  # the header's own size, at the beginning of the data
 _header_size: Final = struct.Struct(">I").unpack_from
 _SMALL: Final = 1 << 16  # data up to this many bytes are read in one go
-_MAX_HEADER: Final = 64 << 20  # bytes; a header has two frames, of at most 64 KiB each in AMQP 0-10
 
 _new_tuple: Final = tuple.__new__  # what a NamedTuple's own constructor calls, without its detour
 _TOO_SHORT: Final = "the data are shorter than the header that they announce"
@@ -98,9 +97,9 @@ class MessageReader:
             return self._finish(rid, None, "the record is external: its data are not in the journal", [])
         start = _SIZE_BYTES + _header_size(stream.read(place, _SIZE_BYTES))[0]
         whole = self._journal.data_chunks(place, size)
-        if start > min(size, _SIZE_BYTES + _MAX_HEADER):
+        if start > size:
             return self._finish(rid, None, _TOO_SHORT, whole)
-        raw = stream.read(place + _SIZE_BYTES, start - _SIZE_BYTES)
+        raw = stream.read(place + _SIZE_BYTES, start - _SIZE_BYTES)  # of AMQP 1.0, the whole message
         try:
             header = decode_message_header(raw)
         except BrokerRecordError as error:
