@@ -196,9 +196,9 @@ class OfflineStore:
                 self._file_journal(journal)
 
     def _file_journal(self, journal: Journal) -> None:
-        """A journal or file that was named by itself may be the prepared list's."""
-        name = posixpath.basename(journal.path)
-        if journal.name == TPL_NAME or (self.layout.kind is StoreKind.FILE and name.startswith(TPL_BASE_NAME + ".")):
+        """A journal or file that was named by itself may be the prepared list's; a queue may have its name."""
+        alone = self.layout.kind in (StoreKind.JOURNAL, StoreKind.FILE)
+        if alone and journal.base_name == TPL_BASE_NAME:
             self.prepared_list = journal
         else:
             self.journals.append(journal)
@@ -207,9 +207,7 @@ class OfflineStore:
         try:
             journal = open_journal(self._disk, directory, name=name)
         except (NotAJournalError, OSError) as error:
-            if self.layout.kind is StoreKind.JOURNAL and isinstance(error, NotAJournalError):
-                raise UnusableInputError(str(error)) from None
-            if self.layout.kind is StoreKind.JOURNAL and directory == self.layout.path:
+            if directory == self.layout.path:
                 raise
             what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
             self.damage.append(Damage(directory, None, None, what, consequence))

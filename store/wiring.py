@@ -102,6 +102,8 @@ class Wiring:
         if exchange is not None and queue is not None and queue.record.name == binding.queue_name:
             self.bindings.append(StoredBinding(exchange, binding))
             return
+        if not self.complete:
+            return  # it may be the newest queue or exchange that is missing, which a notice says already
         gone = f"exchange {exchange_id}" if exchange is None else f'queue {binding.queue_id} "{binding.queue_name}"'
         self.notices.append(
             f'stale binding of queue "{binding.queue_name}" with key "{binding.key}": there is no {gone}'

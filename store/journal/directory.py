@@ -41,6 +41,7 @@ class Journal:
     Attributes:
         name: the journal's id: its queue's name, or "TplStore".
         path: its directory, or its only file.
+        base_name: what its files' names begin with; empty for a single file of another name.
         info: what its info file says; None where that is not readable.
         ring: its files in order.
         stream: their bytes.
@@ -50,10 +51,18 @@ class Journal:
     """
 
     def __init__(
-        self, disk: Disk, name: str, path: str, info: JournalInfo | None, ring: Ring, damage: list[Damage]
+        self,
+        disk: Disk,
+        name: str,
+        path: str,
+        base_name: str,
+        info: JournalInfo | None,
+        ring: Ring,
+        damage: list[Damage],
     ) -> None:
         self.name = name
         self.path = path
+        self.base_name = base_name
         self.info = info
         self.ring = ring
         self.stream = JournalStream(disk, ring.files, ring.geometry)
@@ -109,13 +118,12 @@ def journal_base_names(names: Sequence[str]) -> list[str]:
     return sorted(bases)
 
 
-def open_journal(disk: Disk, directory: str, base_name: str | None = None, name: str | None = None) -> Journal:
+def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal:
     """Open the journal in a directory.
 
     Args:
         disk: where to read.
         directory: its path.
-        base_name: what its file names begin with; needed only where the directory holds several journals.
         name: the journal's id, for where no info file tells it; the directory's name by default.
 
     Raises:
@@ -124,7 +132,7 @@ def open_journal(disk: Disk, directory: str, base_name: str | None = None, name:
     """
     names = disk.names(directory)
     bases = journal_base_names(names)
-    base = base_name or _chosen_base(bases, directory)
+    base = _chosen_base(bases, directory)
     damage: list[Damage] = []
     info_path = posixpath.join(directory, base + INFO_SUFFIX)
     info = _read_info(disk, info_path, damage)
@@ -140,7 +148,7 @@ def open_journal(disk: Disk, directory: str, base_name: str | None = None, name:
     ring = read_ring(disk, paths, geometry, info)
     damage.extend(ring.damage)
     title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
-    journal = Journal(disk, title, directory, info, ring, damage)
+    journal = Journal(disk, title, directory, base, info, ring, damage)
     others = [other for other in bases if other != base]
     if others:
         journal.notices.append(
@@ -209,7 +217,9 @@ def open_file(disk: Disk, path: str) -> Journal:
     damage = [entry for entry in ring.damage if ring.version is None]
     if ring.version is None and ring.files:
         raise NotAJournalError(f"{path}: {damage[-1].what if damage else 'not a journal file'}")
-    return Journal(disk, posixpath.basename(path), path, None, ring, damage)
+    name = posixpath.basename(path)
+    found = _DATA_NAME.fullmatch(name)
+    return Journal(disk, name, path, found["base"] if found else "", None, ring, damage)
 
 
 def _chosen_base(bases: list[str], directory: str) -> str:

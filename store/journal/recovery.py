@@ -56,7 +56,6 @@ class JournalRecovery:
     Attributes:
         messages: the index of what is enqueued.
         transactions: what is still open.
-        highest_rid: highest record id met; 0 if none.
         damage: damage that the walk met, in order.
     """
 
@@ -64,20 +63,20 @@ class JournalRecovery:
         self.messages = EnqueueMap()
         self.transactions = TransactionMap()
         self.damage: list[Damage] = []
-        self.highest_rid = 0
+        self._highest_rid = 0  # of the records that are no plain enqueues
         self._in_doubt: dict[int, bytes] = {}
         #: Called for each plain enqueue: straight into the index.
         self.enqueue = self.messages.add
 
     def dequeue(self, rid: int, dequeued_rid: int) -> None:
         """A plain dequeue."""
-        if rid > self.highest_rid:
-            self.highest_rid = rid
+        if rid > self._highest_rid:
+            self._highest_rid = rid
         self.messages.remove(dequeued_rid)
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
         """A record that is not plain."""
-        self.highest_rid = max(self.highest_rid, header.rid)
+        self._highest_rid = max(self._highest_rid, header.rid)
         if header.kind is Kind.ENQUEUE:
             self._enqueue(header, place, xid)
         elif header.kind is Kind.DEQUEUE:
@@ -91,9 +90,10 @@ class JournalRecovery:
         """Damage that the walk met."""
         self.damage.append(damage)
 
-    def finish(self) -> None:
-        """The walk is over."""
-        self.highest_rid = max(self.highest_rid, self.messages.highest_rid)
+    @property
+    def highest_rid(self) -> int:
+        """The highest record id met; 0 if none."""
+        return max(self._highest_rid, self.messages.highest_rid)
 
     # ---- records ----
 

@@ -41,6 +41,7 @@ class JournalStream:
         self._window = b""
         self._window_place = 0
         self._bad_sectors: dict[tuple[int, int], str] = {}  # index of the file, sector: why
+        self._told: set[tuple[int, int]] = set()  # those that `unreadable` has given
 
     def locate(self, place: int) -> tuple[RingFile, int]:
         """The file in which a place lies, and the offset from that file's start."""
@@ -76,13 +77,14 @@ class JournalStream:
         return self._gather(place, length)
 
     def unreadable(self) -> list[Damage]:
-        """What the system could not read so far, run by run."""
+        """What the system could not read since this was last asked, run by run."""
         runs: list[tuple[int, int, int]] = []  # index of the file, first sector, number of sectors
-        for index, sector in sorted(self._bad_sectors):
+        for index, sector in sorted(self._bad_sectors.keys() - self._told):
             if runs and (runs[-1][0], runs[-1][1] + runs[-1][2]) == (index, sector):
                 runs[-1] = (index, runs[-1][1], runs[-1][2] + 1)
             else:
                 runs.append((index, sector, 1))
+        self._told.update(self._bad_sectors)
         return [
             Damage(
                 self.files[index].path,

@@ -323,3 +323,27 @@ def test_directories_that_may_not_be_looked_into_are_damage(builder: StoreBuilde
         'queue "bills" has no journal',
     ]
     assert len(states(result)["orders"]) == 1
+
+
+def test_a_queue_that_has_the_prepared_lists_name_is_a_queue(tmp_path: Path) -> None:
+    store = StoreBuilder(tmp_path / "store")
+    store.bills = JournalBuilder(2, GEOMETRY, queue_id=2, queue_name="TplStore", seed=1)
+    new = store.orders.enqueue(b"new", xid=BRANCH).header.rid
+    store.prepared.enqueue(b"\1", xid=BRANCH)
+    kept = store.bills.enqueue(b"kept", rid=5000).header.rid
+    path = store.write()
+    shutil.rmtree(store.rhm / "catalogue")
+    (store.rhm / "STORE").unlink()
+    result = recovered(path)
+    assert states(result) == {"orders": [(new, PENDING)], "TplStore": [(kept, LIVE)]}
+    assert [transaction.outcome for transaction in result.transactions] == [Outcome.IN_DOUBT]
+
+
+def test_a_prepared_list_that_is_none_does_not_spoil_a_journal_named_by_itself(builder: StoreBuilder) -> None:
+    rid = builder.orders.enqueue(b"m").header.rid
+    path = builder.write()
+    for file in (builder.rhm / "tpl").iterdir():
+        file.unlink()
+    result = recovered(path / "rhm/jrnl/1")
+    assert states(result) == {"orders": [(rid, LIVE)]}
+    assert [damage.file for damage in result.store.damage] == [f"{builder.rhm}/tpl"]

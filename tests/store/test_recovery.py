@@ -256,7 +256,6 @@ def states(
     journal = open_journal(builder.disk(), DIRECTORY)
     recovery = JournalRecovery()
     journal.walk(recovery)
-    recovery.finish()
     resolved = recovery.resolve(outcomes)
     kept = list(recovery.outstanding(journal.version))
     assert len({rid for rid, _, _, _ in kept}) == len(kept)
@@ -381,7 +380,6 @@ def test_unusual_records(version: int) -> None:
     journal = open_journal(builder.disk(), DIRECTORY)
     recovery = JournalRecovery()
     journal.walk(recovery)
-    recovery.finish()
     recovery.resolve({})
     assert [rid for rid, _, _, _ in recovery.outstanding(version)] == [kept, empty]
     assert transient not in (kept, empty)

@@ -101,6 +101,8 @@ def test_bad_sectors_read_as_zeros_and_are_told() -> None:
     content[3 * 2048 + 1536 :] = bytes(512)
     assert stream.read(0, 8192) == content
     assert stream.read(2048, 2048) == content[2048:4096]  # once more, and told once
-    assert [(damage.file, damage.offset) for damage in stream.unreadable()] == [("/1", 1024), ("/3", 2048)]
-    assert stream.unreadable()[0].what == "1024 bytes cannot be read: Input/output error"
+    unreadable = stream.unreadable()
+    assert [(damage.file, damage.offset) for damage in unreadable] == [("/1", 1024), ("/3", 2048)]
+    assert unreadable[0].what == "1024 bytes cannot be read: Input/output error"
+    assert stream.unreadable() == []
     stream.close()

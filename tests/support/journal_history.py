@@ -237,7 +237,6 @@ def recover(disk: MemoryDisk, outcomes: Mapping[bytes, Outcome] | None = None) -
     journal = open_journal(disk, DIRECTORY)
     recovery = JournalRecovery()
     end = journal.walk(recovery)
-    recovery.finish()
     recovery.resolve(outcomes or {})
     places = []
     for rid, place, _, _ in recovery.outstanding(journal.version):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
+import json
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,13 @@ from formats.amqp_0_10.maps import typed_map
 from formats.broker_records.messages import encode_message
 from formats.rhm.geometry import Geometry
 from formats.rhm.records import EXTERNAL
+from store.offline import open_store
 from tests.support.dump import Dump, dump
-from tests.support.journal_builder import JournalBuilder
+from tests.support.journal_builder import DIRECTORY, JournalBuilder
+from tests.support.memory_disk import BadRegion
+from tools.dump.dump import Sections, dump_recovered
+from tools.dump.json_lines import JsonLines
+from tools.dump.selection import BodyForm, Selection
 
 
 @pytest.fixture(params=[1, 2])
@@ -131,3 +138,21 @@ def test_an_external_record_is_named_as_such(tmp_path: Path) -> None:
     result = shown(builder, tmp_path / "q")
     (damage,) = result.lines("damage")
     assert "external: its data are not in the journal" in damage["what"]
+
+
+def test_a_sector_of_a_large_body_that_cannot_be_read_is_damage() -> None:
+    builder = JournalBuilder(1, Geometry.from_pages(4, 64))
+    placed = builder.enqueue(encode_message(b"x" * (3 << 20)))
+    builder.flush()
+    disk = builder.disk()
+    path = f"{DIRECTORY}/{builder.name(placed.file)}"
+    disk.bad_regions.append(BadRegion(path, 2 << 20, (2 << 20) + 512))
+    store = open_store(disk, DIRECTORY)
+    output = io.BytesIO()
+    lines = JsonLines(output)
+    sections = Sections(outstanding=True, transactions=False, wiring=False)
+    dump_recovered(store.recover(), lines, sections, Selection(), BodyForm.NONE, None)
+    lines.flush()
+    shown_damage = [json.loads(line) for line in output.getvalue().splitlines() if b'"damage"' in line]
+    assert [(damage["file"], damage["offset"]) for damage in shown_damage] == [(path, 2 << 20)]
+    assert "cannot be read" in shown_damage[0]["what"]

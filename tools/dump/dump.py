@@ -118,6 +118,8 @@ class RecoveryDump:
         for queue in recovered.queues:
             if self._selection.has_queue(queue.name) and queue.journal is not None:
                 self._messages_of(queue, queue.journal)
+                # A walk does not read large bodies; showing them may meet sectors that cannot be read.
+                self._store.damage.extend(queue.journal.stream.unreadable())
                 queue.journal.close()
 
     def _messages_of(self, queue: RecoveredQueue, journal: Journal) -> None:
