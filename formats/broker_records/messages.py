@@ -56,6 +56,7 @@ _FIRST_SEGMENT, _LAST_SEGMENT, _WHOLE_SEGMENT = 0x08, 0x04, 0x03
 _TRANSFER: Final = 0x0401
 _TRACK: Final = 1
 
+_read_size: Final = struct.Struct(">I").unpack_from
 # segment type, frame size; then class and code, the session header's length, (its sync bit), and the flags
 _read_method_frame: Final = struct.Struct(">xBH8xHBxH").unpack_from
 _METHOD_BYTES: Final = 18
@@ -78,6 +79,7 @@ _EXCHANGE: Final = _PLACE_OF["exchange"]
 _DESTINATION: Final = _PLACE_OF["destination"]
 _HEADERS: Final = _PLACE_OF["headers"]
 _HEADER_TYPES: Final = _PLACE_OF["header_types"]
+_MESSAGE_PROPERTIES_PLACES: Final = tuple(_PLACE_OF[field.name] for field in MESSAGE_PROPERTIES.fields)
 _UNKNOWN_STRUCTS: Final = _PLACE_OF["unknown_structs"]
 
 # The fields of a MessageHeader in which nothing is present, but for the headers, which get dictionaries of their own.
@@ -106,7 +108,8 @@ def header_size(prefix: bytes) -> int:
     """
     if len(prefix) < HEADER_SIZE_BYTES:
         raise BrokerRecordError(f"a message of {len(prefix)} bytes has no room for its header size", len(prefix))
-    return int.from_bytes(prefix[:HEADER_SIZE_BYTES], "big")
+    size: int = _read_size(prefix)[0]
+    return size
 
 
 def decode_message_header(header: bytes) -> MessageHeader:
@@ -185,7 +188,7 @@ def _decode_common(transfer: bytes, structs: bytes) -> tuple[Any, ...]:
     if _read_transfer(values, transfer) != len(transfer):
         raise BrokerRecordError("message.transfer is followed by something", len(transfer))
     _read_properties(values, structs, 0)
-    if values[_HEADERS] is not None or values[_UNKNOWN_STRUCTS]:
+    if values[_UNKNOWN_STRUCTS] or any(values[place] is not None for place in _MESSAGE_PROPERTIES_PLACES):
         raise BrokerRecordError("not common to messages")
     return tuple(values)
 

@@ -143,6 +143,17 @@ def test_unknown_structs_are_stepped_over_and_listed() -> None:
     assert header._replace(unknown_structs=()) == decode_message_header(VECTOR)
 
 
+def test_of_two_structs_of_one_kind_the_last_counts() -> None:
+    def message_id(number: int) -> bytes:
+        return bytes.fromhex("00000014 0403 0200") + bytes([number]) * 16
+
+    for _ in range(2):  # the second time from what the first remembered
+        header = decode_message_header(frames(message_id(1), message_id(2), DELIVERY_PROPERTIES))
+        assert header.message_id == str(uuid.UUID(bytes=b"\2" * 16))
+        header = decode_message_header(frames(message_id(1), DELIVERY_PROPERTIES, message_id(2)))
+        assert header.message_id == str(uuid.UUID(bytes=b"\2" * 16))
+
+
 def test_unknown_fields_after_the_known_ones_are_stepped_over() -> None:
     longer = bytes.fromhex("00000009 0401 10f0 02 01020304".replace(" ", ""))
     assert decode_message_header(frames(longer)).delivery_mode == 2

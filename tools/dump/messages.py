@@ -7,7 +7,6 @@ is the inner loop of a dump: one look into the journal's window, one header deco
 from __future__ import annotations
 
 import base64
-import struct
 import sys
 from collections.abc import Iterator
 from hashlib import sha256
@@ -18,14 +17,12 @@ from typing import Any, Final, NamedTuple
 from formats.amqp_0_10.plain import plain_bytes
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import Amqp10Message, MessageHeader
-from formats.broker_records.messages import decode_message_header
+from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from store.damage import Damage
 from store.journal.directory import Journal
 from tools.dump.body_files import BodyFile
 from tools.dump.selection import BodyForm
 
-_SIZE_BYTES: Final = 4  # the header's own size, at the beginning of the data
-_header_size: Final = struct.Struct(">I").unpack_from
 _SMALL: Final = 1 << 16  # data up to this many bytes are read in one go
 
 _new_tuple: Final = tuple.__new__  # what a NamedTuple's own constructor calls, without its detour
@@ -77,11 +74,11 @@ class MessageReader:
         if data is None or len(data) > _SMALL:
             return self._read_large(rid, *self._journal.data_of_enqueue(place))
         size = len(data)
-        start = size + 1 if size < _SIZE_BYTES else _SIZE_BYTES + _header_size(data)[0]
-        if start > size:
-            return self._finish(rid, None, _TOO_SHORT, [data])
         try:
-            header = decode_message_header(data[_SIZE_BYTES:start])
+            start = HEADER_SIZE_BYTES + header_size(data)
+            if start > size:
+                return self._finish(rid, None, _TOO_SHORT, [data])
+            header = decode_message_header(data[HEADER_SIZE_BYTES:start])
         except BrokerRecordError as error:
             return self._finish(rid, None, error.what, [data])
         if header.amqp_1_0 is not None:
@@ -95,11 +92,11 @@ class MessageReader:
         stream = self._journal.stream
         if not size:
             return self._finish(rid, None, "the record is external: its data are not in the journal", [])
-        start = _SIZE_BYTES + _header_size(stream.read(place, _SIZE_BYTES))[0]
+        start = HEADER_SIZE_BYTES + header_size(stream.read(place, HEADER_SIZE_BYTES))
         whole = self._journal.data_chunks(place, size)
         if start > size:
             return self._finish(rid, None, _TOO_SHORT, whole)
-        raw = stream.read(place + _SIZE_BYTES, start - _SIZE_BYTES)  # of AMQP 1.0, the whole message
+        raw = stream.read(place + HEADER_SIZE_BYTES, start - HEADER_SIZE_BYTES)  # of AMQP 1.0, the whole message
         try:
             header = decode_message_header(raw)
         except BrokerRecordError as error:
@@ -129,7 +126,9 @@ class MessageReader:
 
 def _sections(data: bytes, message: Amqp10Message) -> list[bytes]:
     """The body of an AMQP 1.0 message: what its body sections hold, one after another."""
-    return [data[_SIZE_BYTES + offset : _SIZE_BYTES + offset + size] for offset, size in message.body_sections]
+    return [
+        data[HEADER_SIZE_BYTES + offset : HEADER_SIZE_BYTES + offset + size] for offset, size in message.body_sections
+    ]
 
 
 def undecoded(journal: Journal, rid: int, place: int, problem: str) -> Damage:
