@@ -47,6 +47,9 @@ class Disk(Protocol):
     def real_path(self, path: str) -> str:
         """`path` made absolute, its links followed."""
 
+    def link_target(self, path: str) -> str | None:
+        """Where the symbolic link at `path` points, as it is written; None if it is no link."""
+
 
 class OsFile:
     """A `ReadableFile` of the operating system."""
@@ -120,6 +123,10 @@ class OsDisk:
     def real_path(self, path: str) -> str:
         """`path` made absolute, its links followed."""
         return str(Path(path).resolve())
+
+    def link_target(self, path: str) -> str | None:
+        """Where the symbolic link at `path` points."""
+        return str(Path(path).readlink()) if Path(path).is_symlink() else None
 
 
 def read_whole(disk: Disk, path: str, limit: int) -> bytes:

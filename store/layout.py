@@ -2,10 +2,11 @@
 
     <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats page, section 1)
     <dir>/rhm/STORE, catalogue/, jrnl/<id>/, tpl/              version 2
-    <dir> with *.jinf or *.NNNN.jdat                           one journal
+    <dir>/qls/dat2, jrnl2/<queue>/, tpl2/, pNNN/efp/           qpidd's linearstore (section 14.1)
+    <dir> with *.jinf, *.NNNN.jdat or <uuid>.jrnl              one journal
     <file> that begins with a journal's magic                  one journal file
 
-`<dir>/rhm` itself, `<dir>/rhm/jrnl` and `<dir>/rhm/dat` do as well as `<dir>`.
+`<dir>/rhm` itself, `<dir>/rhm/jrnl` and `<dir>/rhm/dat` do as well as `<dir>`; likewise `<dir>/qls` and what is in it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.damage import Damage
 from store.disk import Disk
+from store.file_pool import PARTITION_NAME, linear_file_names
 from store.journal.directory import journal_base_names
 
 _MAX_DEPTH: Final = 160  # a queue name has at most 255 characters, so at most 128 slashes
@@ -35,6 +37,7 @@ class StoreKind(Enum):
 
     LEGACY = "legacystore"
     VERSION_2 = "qstore"
+    LINEAR = "linearstore"
     JOURNAL = "journal"
     FILE = "journal file"
 
@@ -57,6 +60,7 @@ class StoreLayout:
         environment: directory of the Berkeley DB files; None if there is none.
         catalogue: directory of the version-2 catalogue; None if there is none.
         store_file: path of the version-2 STORE file; None if there is none.
+        pools: directory of the linearstore whose partitions hold the journals' files; None if there is none.
         prepared_list: directory of the transaction prepared list; None if there is none.
         journals: the queues' journals.
         damage: what could not be looked at.
@@ -68,6 +72,7 @@ class StoreLayout:
     environment: str | None = None
     catalogue: str | None = None
     store_file: str | None = None
+    pools: str | None = None
     prepared_list: str | None = None
     journals: list[JournalPlace] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
@@ -82,25 +87,31 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
         OSError: it cannot be looked at.
     """
     if disk.is_file(path):
-        layout = StoreLayout(StoreKind.FILE, path)
-        layout.prepared_list = _prepared_list_above(disk, path)
-        return layout
+        return _with_store_above(disk, StoreLayout(StoreKind.FILE, path))
     if not disk.is_directory(path):
         raise UnusableInputError(f"{path}: there is no directory and no regular file of that name")
     path = path.rstrip("/") or "/"
     names = disk.names(path)
-    if journal_base_names(names):
+    if _holds_journal(names):
         name = posixpath.basename(disk.real_path(path))
         layout = StoreLayout(StoreKind.JOURNAL, path, journals=[JournalPlace(path, name)])
-        layout.prepared_list = _prepared_list_above(disk, path)
-        return layout
+        return _with_store_above(disk, layout)
     root = _store_root(disk, path)
-    if root is None:
-        raise UnusableInputError(_why_unusable(disk, path, names))
-    layout = _store(disk, root, path)
-    if "qls" in names:
-        layout.notices.append(f"{path}: there is a linearstore (qls) too; only the legacystore (rhm) is read")
-    return layout
+    if root is not None:
+        layout = _store(disk, root, path)
+        if "qls" in names:
+            qls = posixpath.join(path, "qls")
+            layout.notices.append(f"{path}: there is a linearstore too, which is not read now; name {qls} to read it")
+        return layout
+    root = _linear_root(disk, path)
+    if root is not None:
+        return _linear_store(disk, root, path)
+    raise UnusableInputError(_why_unusable(disk, path, names))
+
+
+def _holds_journal(names: list[str]) -> bool:
+    """Whether a directory with these names in it is a journal's."""
+    return bool(journal_base_names(names) or linear_file_names(names))
 
 
 def _store_root(disk: Disk, path: str) -> str | None:
@@ -125,15 +136,17 @@ def _is_store(disk: Disk, root: str) -> bool:
 
 
 def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
-    if "qls" in names or {"jrnl2", "dat2"} & {*names}:
-        return f"{path}: a linearstore (qls) store; this version reads legacystore (rhm) stores and journals"
     if not names:
         return f"{path}: the directory is empty"
     below = [posixpath.join(path, name) for name in names]
-    nested = [name for name in below if _is_store(disk, posixpath.join(name, "rhm"))]
+    nested = [
+        name
+        for name in below
+        if _is_store(disk, posixpath.join(name, "rhm")) or _is_linear_store(disk, posixpath.join(name, "qls"))
+    ]
     if nested:
         return f"{path}: no store here, but there is one in {nested[0]}"
-    return f"{path}: no store here (nothing of one in it, or in rhm below it) and no journal (no *.jinf, no *.jdat)"
+    return f"{path}: no store here (none in it, nor in rhm or qls below it) and no journal (no *.jinf, *.jdat, *.jrnl)"
 
 
 def _store(disk: Disk, root: str, path: str) -> StoreLayout:
@@ -157,8 +170,42 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
     return layout
 
 
+def _linear_root(disk: Disk, path: str) -> str | None:
+    """The `qls` directory that is meant by `path`: below it, itself, or the one above if a part of it was named."""
+    candidates = [posixpath.join(path, "qls"), path]
+    real = disk.real_path(path)
+    if posixpath.basename(real) in ("jrnl2", "dat2"):
+        candidates.append(posixpath.dirname(real))
+    return next((root for root in candidates if _is_linear_store(disk, root)), None)
+
+
+def _is_linear_store(disk: Disk, root: str) -> bool:
+    if not disk.is_directory(root):
+        return False
+    names = disk.names(root)
+    parts = [name for name in names if name in ("jrnl2", "dat2", "tpl2") or PARTITION_NAME.fullmatch(name)]
+    return any(disk.is_directory(posixpath.join(root, name)) for name in parts)
+
+
+def _linear_store(disk: Disk, root: str, path: str) -> StoreLayout:
+    names = disk.names(root)
+
+    def part(name: str) -> str | None:
+        return posixpath.join(root, name) if name in names else None
+
+    layout = StoreLayout(StoreKind.LINEAR, path, environment=part("dat2"), pools=root, prepared_list=part("tpl2"))
+    journals = part("jrnl2")
+    if journals is None or (disk.is_directory(journals) and not disk.names(journals)):
+        layout.notices.append(f"{path}: there are no journals")
+    else:
+        find_journals(disk, journals, layout)
+    return layout
+
+
 def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
-    """Put the journals below a `jrnl` directory into `layout`. A queue name with slashes is a path of directories.
+    """Put the journals below a `jrnl` or `jrnl2` directory into `layout`.
+
+    A queue name with slashes is a path of directories. A linearstore's journal may be an empty directory.
 
     A link that leads out of the store may be a queue's directory on another disk, and is looked into, but not below.
     """
@@ -177,9 +224,10 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
             what = f"cannot be looked into: {error.strerror}"
             layout.damage.append(Damage(here, None, None, what, "the journals in it are not read"))
             continue
-        holds_journal = bool(journal_base_names(names))
+        linear = layout.kind is StoreKind.LINEAR
+        holds_journal = _holds_journal(names) or (linear and bool(parts) and not names)
         if holds_journal:
-            layout.journals.append(JournalPlace(here, _queue_name(parts)))
+            layout.journals.append(JournalPlace(here, "/".join(parts) if linear else _queue_name(parts)))
         if real != root and not real.startswith(root + "/"):
             if not holds_journal:
                 layout.notices.append(f"{here}: leads out of the store, to {real}, and is not followed")
@@ -198,14 +246,23 @@ def _queue_name(parts: tuple[str, ...]) -> str:
     return "/".join(parts)
 
 
-def _prepared_list_above(disk: Disk, path: str) -> str | None:
-    """The `tpl` directory of the store in which a journal lies, if it does."""
-    here = posixpath.dirname(disk.real_path(path))
+def _with_store_above(disk: Disk, layout: StoreLayout) -> StoreLayout:
+    """Add what the store in which a journal or a file of one lies, if it does, has for it."""
+    below = here = disk.real_path(layout.path)
     for _ in range(_MAX_DEPTH):
-        if posixpath.basename(here) == "jrnl":
-            prepared = posixpath.join(posixpath.dirname(here), TPL_BASE_NAME)
-            return prepared if disk.is_directory(prepared) else None
-        if here == posixpath.dirname(here):
-            return None
-        here = posixpath.dirname(here)
-    return None
+        below, here = here, posixpath.dirname(here)
+        if here == below:
+            break
+        name = posixpath.basename(below)
+        if name == "jrnl":
+            layout.prepared_list = _directory(disk, posixpath.join(here, TPL_BASE_NAME))
+            break
+        if (name in ("jrnl2", "tpl2") or PARTITION_NAME.fullmatch(name)) and _is_linear_store(disk, here):
+            layout.pools = here
+            layout.prepared_list = _directory(disk, posixpath.join(here, "tpl2")) if name != "tpl2" else None
+            break
+    return layout
+
+
+def _directory(disk: Disk, path: str) -> str | None:
+    return path if disk.is_directory(path) else None

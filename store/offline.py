@@ -18,27 +18,24 @@ from typing import Final, NamedTuple
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.rhm import store_file
-from formats.rhm.jinf import TPL_BASE_NAME
 from store.berkeley import read_environment
 from store.catalogue import Catalogue
+from store.contradictions import contradictions
 from store.damage import Damage
 from store.disk import Disk, read_whole
-from store.journal.directory import Journal, NotAJournalError, open_file, open_journal
+from store.journal.directory import NotAJournalError
 from store.journal.enqueue_map import LIVE
-from store.journal.reader import JournalEnd, RecordSink
+from store.journal.journal import Journal
+from store.journal.reader import JournalEnd
+from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
 from store.key_value import CatalogueError, open_copy
 from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
+from store.opening import open_journals
 from store.prepared import PreparedTransaction, prepared_transactions
 from store.wiring import Wiring, catalogue_wiring, environment_wiring
 
-TPL_NAME: Final = "TplStore"
-
 _LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
-_LOST_PREPARED_LIST: Final = (
-    "transactions that were prepared count as never prepared: what they enqueued is left out, "
-    "what they dequeued is kept"
-)
 
 
 class RecoveredQueue(NamedTuple):
@@ -67,7 +64,7 @@ class RecoveredQueue(NamedTuple):
         """The messages that recovery keeps, in the queue's order."""
         if self.recovery is None or self.journal is None:
             return iter(())
-        return self.recovery.outstanding(self.journal.version)
+        return self.recovery.outstanding(self.journal.format)
 
 
 class RecoveredTransaction(NamedTuple):
@@ -95,6 +92,7 @@ class OfflineStore:
         wiring: queues, exchanges and so on; None where only a journal was named, or the catalogue is lost.
         prepared_list: the transaction prepared list's journal; None if there is none.
         journals: the queues' journals.
+        pool: the files of a linearstore's partitions; None for the other stores.
         damage: what is wrong, as far as it was looked at.
         notices: one line each: what a user should know, and no damage.
     """
@@ -106,9 +104,12 @@ class OfflineStore:
         self.notices: list[str] = list(layout.notices)
         self.wiring = self._read_wiring()
         self._read_store_file()
-        self.prepared_list: Journal | None = None
-        self.journals: list[Journal] = []
-        self._open_journals()
+        opened = open_journals(disk, layout)
+        self.prepared_list = opened.prepared_list
+        self.journals = opened.journals
+        self.pool = opened.pool
+        self.damage.extend(opened.damage)
+        self.notices.extend(opened.notices)
 
     def close(self) -> None:
         """Let all files go."""
@@ -146,7 +147,7 @@ class OfflineStore:
             wiring = self._read_environment(layout.environment)
         elif layout.catalogue is not None:
             wiring = self._read_catalogue(layout.catalogue)
-        elif layout.kind in (StoreKind.LEGACY, StoreKind.VERSION_2):
+        elif layout.kind in (StoreKind.LEGACY, StoreKind.VERSION_2, StoreKind.LINEAR):
             self.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
         if wiring is not None:
             self.damage.extend(wiring.damage)
@@ -183,37 +184,6 @@ class OfflineStore:
             return
         if not content.clean_close:
             self.notices.append(f"{path}: the store was not closed cleanly")
-
-    def _open_journals(self) -> None:
-        layout = self.layout
-        if layout.kind is StoreKind.FILE:
-            self._file_journal(open_file(self._disk, layout.path))
-        if layout.prepared_list is not None:
-            self.prepared_list = self._open(layout.prepared_list, TPL_NAME, _LOST_PREPARED_LIST)
-        for place in layout.journals:
-            journal = self._open(place.directory, place.name, "its messages are lost")
-            if journal is not None:
-                self._file_journal(journal)
-
-    def _file_journal(self, journal: Journal) -> None:
-        """A journal or file that was named by itself may be the prepared list's; a queue may have its name."""
-        alone = self.layout.kind in (StoreKind.JOURNAL, StoreKind.FILE)
-        if alone and journal.base_name == TPL_BASE_NAME:
-            self.prepared_list = journal
-        else:
-            self.journals.append(journal)
-
-    def _open(self, directory: str, name: str, consequence: str) -> Journal | None:
-        try:
-            journal = open_journal(self._disk, directory, name=name)
-        except (NotAJournalError, OSError) as error:
-            if directory == self.layout.path:
-                raise
-            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-            self.damage.append(Damage(directory, None, None, what, consequence))
-            return None
-        self.notices.extend(journal.notices)
-        return journal
 
     # ---- recovery ----
 
@@ -256,14 +226,7 @@ class OfflineStore:
         end = self.walk(journal, recovery)
         self.damage.extend(journal.damage)
         self.damage.extend(recovery.damage)
-        for duplicate in recovery.messages.duplicates:
-            file, offset = journal.stream.locate(duplicate.place)
-            what = "record id is enqueued already"
-            self.damage.append(Damage(file.path, offset, duplicate.rid, what, "the first of the two is kept"))
-        more = recovery.messages.duplicate_count - len(recovery.messages.duplicates)
-        if more:
-            what = f"{more} more records whose ids are enqueued already"
-            self.damage.append(Damage(journal.path, None, None, what, "the first of each is kept"))
+        self.damage.extend(contradictions(journal, recovery, end))
         if end is not None and end.torn:
             self.notices.append(torn_tail(journal, end))
         return recovery, end
@@ -271,7 +234,10 @@ class OfflineStore:
     def walk(self, journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
         """`journal.walk`, but where the system refuses to read on, that is damage and the end of this journal."""
         try:
-            return journal.walk(sink, every_record=every_record)
+            end = journal.walk(sink, every_record=every_record)
+            self.notices.extend(journal.notices)
+            journal.notices.clear()
+            return end
         except OSError as error:
             if error.filename is None:
                 raise

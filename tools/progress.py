@@ -80,6 +80,10 @@ class CountingDisk:
         """`path` made absolute, its links followed."""
         return self._disk.real_path(path)
 
+    def link_target(self, path: str) -> str | None:
+        """Where the symbolic link at `path` points."""
+        return self._disk.link_target(path)
+
 
 @contextmanager
 def reading_progress(disk: Disk) -> Iterator[CountingDisk]:

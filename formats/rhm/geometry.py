@@ -26,10 +26,12 @@ class Geometry:
     Attributes:
         files: number of files in the ring.
         data_size: bytes of data area in each file: a multiple of the sector size.
+        header_size: bytes of each file before its data area; linearstore has larger headers.
     """
 
     files: int
     data_size: int
+    header_size: int = FILE_HEADER_SIZE
 
     def __post_init__(self) -> None:
         if self.files < 1:
@@ -45,7 +47,7 @@ class Geometry:
     @property
     def file_size(self) -> int:
         """Bytes of one whole file, header sector included."""
-        return self.data_size + FILE_HEADER_SIZE
+        return self.data_size + self.header_size
 
     @property
     def capacity(self) -> int:

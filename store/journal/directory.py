@@ -1,114 +1,31 @@
 """One journal directory, opened for reading: its info file, its files, its records.
 
-The info file tells name and geometry. Where it is lost or not readable, both follow from the files: their number and
-their size.
+The info file of a ring tells name and geometry. Where it is lost or not readable, both follow from the files: their
+number and their size. A line (linearstore) has no info file; its files tell all.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
-from formats.rhm.records import EXTERNAL, MAX_HEADER_SIZE
 from store.damage import Damage
 from store.disk import Disk, read_whole
-from store.journal.reader import JournalEnd, JournalReader, RecordSink
-from store.journal.ring import Ring, read_ring
-from store.journal.stream import JournalStream
+from store.journal.journal import Journal
+from store.journal.ring import read_ring
 
 INFO_SUFFIX: Final = ".jinf"
 DATA_SUFFIX: Final = ".jdat"
 _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
-_BODY_CHUNK: Final = 1 << 20
-
-# Of an enqueue's header, by version: flags, xid size, data size.
-_SIZES: Final = {1: struct.Struct("<6xH8xQQ").unpack_from, 2: struct.Struct("<6xH8xI4xQ").unpack_from}
 
 
 class NotAJournalError(Exception):
     """There is no journal at a path; the text says what is there."""
-
-
-class Journal:
-    """A journal that is read and never written.
-
-    Attributes:
-        name: the journal's id: its queue's name, or "TplStore".
-        path: its directory, or its only file.
-        base_name: what its files' names begin with; empty for a single file of another name.
-        info: what its info file says; None where that is not readable.
-        ring: its files in order.
-        stream: their bytes.
-        is_single_file: whether this is one file of a journal, opened by itself.
-        damage: what is wrong with the info file and the file headers.
-        notices: one line each: what a user should know, and no damage.
-    """
-
-    def __init__(
-        self,
-        disk: Disk,
-        name: str,
-        path: str,
-        base_name: str,
-        info: JournalInfo | None,
-        ring: Ring,
-        damage: list[Damage],
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.base_name = base_name
-        self.info = info
-        self.ring = ring
-        self.stream = JournalStream(disk, ring.files, ring.geometry)
-        self.damage = damage
-        self.notices: list[str] = []
-        self.is_single_file = path == ring.files[0].path if ring.files else False
-        #: The journal's version; 1 for one that was never written to and has no info file.
-        self.version = ring.version or (info.version if info is not None else 1)
-        self._unpack_sizes = _SIZES[self.version]
-
-    def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
-        """Hand each record to `sink`; where and why that ended. None if nothing was ever written."""
-        if self.ring.version is None:
-            return None
-        end = JournalReader(self.stream, self.ring).walk(sink, every_record=every_record)
-        for damage in self.stream.unreadable():
-            sink.damaged(damage)
-        return end
-
-    def data_of_enqueue(self, place: int) -> tuple[int, int]:
-        """Where the data of the enqueue record at `place` begin, and their size in bytes."""
-        window, at = self.stream.window(place, MAX_HEADER_SIZE)
-        flags, xid_size, size = self._unpack_sizes(window, at)
-        if flags & EXTERNAL and self.version == 1:
-            size = 0
-        return place + MAX_HEADER_SIZE + xid_size, size
-
-    def small_data(self, place: int) -> bytes | None:
-        """The data of the enqueue record at `place`, if they are at hand in the stream's window; else None."""
-        window, at = self.stream.window(place, MAX_HEADER_SIZE)
-        flags, xid_size, size = self._unpack_sizes(window, at)
-        begin = at + MAX_HEADER_SIZE + xid_size
-        end: int = begin + size
-        return None if end > len(window) or flags & EXTERNAL else window[begin:end]
-
-    def data_chunks(self, place: int, size: int) -> Iterator[bytes]:
-        """`size` bytes of data from `place`, in pieces of at most 1 MiB."""
-        end = place + size
-        while place < end:
-            chunk = self.stream.read(place, min(_BODY_CHUNK, end - place))
-            yield chunk
-            place += len(chunk)
-
-    def close(self) -> None:
-        """Let the files go."""
-        self.stream.close()
 
 
 def journal_base_names(names: Sequence[str]) -> list[str]:
@@ -214,8 +131,8 @@ def open_file(disk: Disk, path: str) -> Journal:
     geometry = Geometry(1, size // SECTOR_SIZE * SECTOR_SIZE)
     ring = read_ring(disk, [path], geometry)
     # Alone, the file has no place in a ring that its number could contradict.
-    damage = [entry for entry in ring.damage if ring.version is None]
-    if ring.version is None and ring.files:
+    damage = [entry for entry in ring.damage if ring.format is None]
+    if ring.format is None and ring.files:
         raise NotAJournalError(f"{path}: {damage[-1].what if damage else 'not a journal file'}")
     name = posixpath.basename(path)
     found = _DATA_NAME.fullmatch(name)

@@ -43,7 +43,18 @@ class Entry(NamedTuple):
 class EnqueueMap:
     """Record id → (place, state) for one journal."""
 
-    __slots__ = ("_gone", "_hint", "_last", "_late", "_places", "_rids", "_states", "duplicate_count", "duplicates")
+    __slots__ = (
+        "_gone",
+        "_hint",
+        "_last",
+        "_late",
+        "_places",
+        "_rids",
+        "_states",
+        "_swept",
+        "duplicate_count",
+        "duplicates",
+    )
 
     def __init__(self) -> None:
         self._rids = array("Q")
@@ -52,6 +63,7 @@ class EnqueueMap:
         self._last = -1  # highest rid in the arrays
         self._late: dict[int, tuple[int, int]] = {}
         self._gone = 0
+        self._swept = 0  # removed earlier, and no longer in the arrays
         self._hint = 0
         self.duplicates: list[Entry] = []  # the first of them
         self.duplicate_count = 0
@@ -64,6 +76,11 @@ class EnqueueMap:
     def highest_rid(self) -> int:
         """The highest rid that was ever added; 0 if none."""
         return max(self._last, 0)
+
+    @property
+    def added(self) -> int:
+        """How many records were ever added."""
+        return len(self._rids) + len(self._late) + self._swept
 
     @property
     def memory(self) -> int:
@@ -93,6 +110,7 @@ class EnqueueMap:
             self._places[index] = place
             self._states[index] = state
             self._gone -= 1
+            self._swept += 1  # the one that had this id before
         else:
             self._late[rid] = (place, state)
             if len(self._late) >= max(_MERGE_AT, len(self._rids) >> 4):
@@ -125,6 +143,7 @@ class EnqueueMap:
 
     def _remove_anywhere(self, rid: int) -> bool:
         if self._late.pop(rid, None) is not None:
+            self._swept += 1
             return True
         index = self._find(rid)
         if index < 0 or self._states[index] == GONE:
@@ -198,6 +217,7 @@ class EnqueueMap:
         self._rids = array("Q", compress(self._rids, states))
         self._places = array("Q", compress(self._places, states))
         self._states = bytearray(compress(states, states))
+        self._swept += self._gone
         self._gone = 0
         self._hint = 0
 

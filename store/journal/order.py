@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from formats.rhm.file_header import FileHeader
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
 from store.damage import Damage
+from store.journal.files import JournalFile
 
 _UNTRUE_HEADER = _TURNED_BACK = 2
 _UNTRUE_RECORDS = 3
@@ -31,37 +31,18 @@ _NOT_YET_WRITTEN = 1
 
 
 @dataclass(slots=True)
-class RingFile:
-    """One file of a journal.
+class RingFile(JournalFile[FileHeader]):
+    """One file of a ring.
 
     Attributes:
-        number: that of its name.
-        path: where it is.
-        size: bytes that it has; -1 if it is missing.
-        header: its header; None if never written or not to be used.
         used: whether it was ever written, as far as can be told.
         record_indicator: version 1: the overwrite indicator of the first record that was found in it.
         overwrite_indicator: version 1: that which its records should have; None if nothing tells.
     """
 
-    number: int
-    path: str
-    size: int
-    header: FileHeader | None
     used: bool
     record_indicator: int | None = None
     overwrite_indicator: int | None = None
-
-    def first_record(self, data_size: int) -> int | None:
-        """Where in the data area the first record header stands; None if the header does not tell or none is here."""
-        if self.header is None:
-            return None
-        offset = self.header.first_record_offset - DATA_OFFSET
-        return offset if 0 <= offset < data_size and offset % BLOCK_SIZE == 0 else None
-
-    def begins_no_record(self, data_size: int) -> bool:
-        """Whether the header says that a record which began earlier fills the whole file."""
-        return self.header is not None and self.header.first_record_offset in (0, DATA_OFFSET + data_size)
 
 
 def order_by_indicator(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:

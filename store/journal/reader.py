@@ -1,51 +1,38 @@
 """Walks the records of one journal from the oldest to the end, and tells a torn tail from interior damage.
 
-At each place there is either a *good* record of the present lap (its tail matches it; in version 1 its overwrite
-indicator is that of its file, in version 2 its flush number does not go back), which is handed to the sink, or the
-chain is *broken*. After a break the rest of the journal is searched for a good record of the present lap:
+At each place there is either a *good* record of the present lap (what that is, each format's `JournalRecords` says),
+which is handed to the sink, or the chain is *broken*. After a break the rest of the journal is searched for a good
+record of the present lap:
 
     none                  the end of the journal: space never written, the remains of an older lap, or a record that
                           the crash tore. All normal; the walk stops.
-    one (version 1)       interior damage: reported, and the walk goes on there.
-    only of the flush     the flush was torn, and a torn flush was acknowledged to nobody: the rest of it is dropped.
-    that broke (v. 2)
-    one of a later flush  interior damage, since a flush is written only after the one before it was synced: reported,
-    (version 2)           and the walk goes on at the first good record, be it of the flush that broke.
+    one                   interior damage: reported, and the walk goes on there.
+    only of the flush     version 2: the flush was torn, and a torn flush was acknowledged to nobody: the rest of it
+    that broke            is dropped.
+    one of a later flush  version 2: interior damage, since a flush is written only after the one before it was synced:
+                          reported, and the walk goes on at the first good record, be it of the flush that broke.
 
-Which flush broke is known, because the last record of a flush is flagged: after such a record it is the next one,
-otherwise the present one. The first flush after a restart is a single filler, which cannot be torn into parts.
 Version 1 has neither flush numbers nor checksums; there a message whose body holds journal records can mislead the
 search after a break (never the walk itself), unless the next record stands where the broken one's header says.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import LAST_OF_FLUSH, OVERWRITE_INDICATOR, Kind, RecordHeader
+from formats.rhm.records import Kind
 from store.damage import Damage
-from store.journal.examine import Examiner, Verdict
-from store.journal.resynchronise import Resynchroniser
+from store.journal.format import JournalFormat
+from store.journal.line import Line
+from store.journal.linear import LinearRecords
+from store.journal.linear_file import LinearFile
+from store.journal.order import RingFile
+from store.journal.records import JournalRecords, RecordHeader, RecordSink, Verdict
 from store.journal.ring import Ring
-from store.journal.runs import run_version_1, run_version_2
 from store.journal.stream import JournalStream
-
-
-class RecordSink(Protocol):
-    """Takes what a walk finds, in the order in which it was written."""
-
-    def enqueue(self, rid: int, place: int) -> None:
-        """A persistent message outside of any transaction."""
-
-    def dequeue(self, rid: int, dequeued_rid: int) -> None:
-        """A dequeue outside of any transaction."""
-
-    def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
-        """Any other record: transactional, transient, moved; and all, fillers too, where every record is asked for."""
-
-    def damaged(self, damage: Damage) -> None:
-        """Damage that the walk met and passed."""
+from store.journal.version_1 import Version1Records
+from store.journal.version_2 import Version2Records
 
 
 class JournalEnd(NamedTuple):
@@ -68,20 +55,29 @@ class JournalEnd(NamedTuple):
     flush: int
 
 
+_FLAGS_OFFSET: Final = 6  # in the headers of all formats
+
+
+def records_of(files: Ring | Line, stream: JournalStream) -> JournalRecords:
+    """The records of a journal whose format is known."""
+    line = [file for file in files.files if isinstance(file, LinearFile)]
+    ring = [file for file in files.files if isinstance(file, RingFile)]
+    if files.format is JournalFormat.LINEAR:
+        return LinearRecords(stream, line)
+    return Version1Records(stream, ring) if files.format is JournalFormat.VERSION_1 else Version2Records(stream, ring)
+
+
 class JournalReader:
     """One walk over a journal's records.
 
     Args:
         stream: the journal's bytes.
-        ring: its files in order; its version is known.
+        records: what stands in them.
     """
 
-    def __init__(self, stream: JournalStream, ring: Ring) -> None:
-        assert ring.version in (1, 2)
+    def __init__(self, stream: JournalStream, records: JournalRecords) -> None:
         self._stream = stream
-        self._version: int = ring.version
-        self._examiner = Examiner(stream, ring.version)
-        self._resynchroniser = Resynchroniser(stream, ring.version, self._examiner)
+        self._records = records
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd:
         """Hand each record to `sink` until the journal ends.
@@ -97,29 +93,24 @@ class JournalReader:
                 self._check_first_record(place, sink)
                 file_end = self._file_end(place)
             if not every_record:
-                after = self._run(place, file_end, sink)
+                after = self._records.run(place, file_end, sink)
                 if after > place:
                     place = after
                     continue
-            verdict = self._examiner.examine(place)
+            verdict = self._records.examine(place)
             if verdict.problem is None and verdict.header is not None:
-                self._take(verdict.header, place, verdict.xid, sink, every_record=every_record)
+                header = self._without_unknown_flags(verdict.header, place, sink)
+                self._take(header, place, verdict.xid, sink, every_record=every_record)
                 place += verdict.header.size
                 continue
-            resumed = self._resynchroniser.after_break(place, self._claimed_end(place, verdict))
+            resumed = self._records.after_break(place, self._claimed_end(place, verdict))
             if resumed is None:
                 return self._end(place, verdict)
             sink.damaged(self._gap(place, resumed, verdict))
             place = resumed
             file_end = self._file_end(place)
-        return JournalEnd(
-            self._stream.size,
-            "the last file is full",
-            torn=self._version == 2 and not self._examiner.flush.complete,
-            rid=None,
-            sealed=self._examiner.flush.sealed,
-            flush=self._examiner.flush.number,
-        )
+        state = self._records.end_state()
+        return JournalEnd(self._stream.size, "the last file is full", state.torn, None, state.sealed, state.flush)
 
     def _file_end(self, place: int) -> int:
         return place - place % self._stream.data_size + self._stream.data_size
@@ -129,59 +120,53 @@ class JournalReader:
     def _start(self, sink: RecordSink) -> int:
         """The first record header. A file in which none begins is passed over: nothing older can be whole."""
         stream = self._stream
-        headers = [file.header for file in stream.files if file.header is not None]
-        self._examiner.flush.number = headers[0].first_flush if headers else 0
         for index, file in enumerate(stream.files):
             begin = index * stream.data_size
-            first = file.first_record(stream.data_size)
+            first = file.first_record(stream.geometry)
             if first is not None:
                 return begin + first
-            if file.begins_no_record(stream.data_size):
+            if file.begins_no_record(stream.geometry):
                 continue
-            if file.header is not None:
-                what = f"first record offset 0x{file.header.first_record_offset:x} is not in the file"
+            if file.first_record_offset is not None:
+                what = f"first record offset 0x{file.first_record_offset:x} is not in the file"
                 sink.damaged(Damage(file.path, 0, None, what, "the first record is searched for"))
-            found = self._resynchroniser.search(begin)
+            found = self._records.search(begin)
             return begin if found is None else found
         return stream.size
 
     def _check_first_record(self, place: int, sink: RecordSink) -> None:
         """The chain of records arrives at `place` in another file, whose header must agree."""
         file, offset = self._stream.locate(place)
-        if file.header is None or file.header.first_record_offset == offset:
+        told = file.first_record_offset
+        if told is None or told == offset:
             return
-        if self._examiner.examine(place).problem is None:
-            what = (
-                f"file header says that the first record is at 0x{file.header.first_record_offset:x}; "
-                f"it is at 0x{offset:x}"
-            )
+        if self._records.examine(place).problem is None:
+            what = f"file header says that the first record is at 0x{told:x}; it is at 0x{offset:x}"
             sink.damaged(Damage(file.path, 0, None, what, "none: the records before it lead to the right place"))
 
     # ---- good records ----
 
-    def _run(self, place: int, file_end: int, sink: RecordSink) -> int:
-        if self._version == 2:
-            flush = self._examiner.flush
-            return run_version_2(self._stream, place, file_end, flush, sink.enqueue, sink.dequeue)
-        indicator = self._stream.files[place // self._stream.data_size].overwrite_indicator
-        if indicator is None:
-            return place
-        return run_version_1(self._stream, place, file_end, indicator, sink.enqueue, sink.dequeue)
+    def _without_unknown_flags(self, header: RecordHeader, place: int, sink: RecordSink) -> RecordHeader:
+        unknown = header.flags & ~self._records.known_flags.get(header.kind, header.flags)
+        if not unknown:
+            return header
+        file, offset = self._stream.locate(place)
+        what = f"{header.kind.label} record with unknown flags 0x{unknown:04x}"
+        sink.damaged(Damage(file.path, offset + _FLAGS_OFFSET, header.rid, what, "the flags are ignored"))
+        return header._replace(flags=header.flags & ~unknown)
 
     def _take(self, header: RecordHeader, place: int, xid: bytes, sink: RecordSink, *, every_record: bool) -> None:
-        if self._version == 2:
-            self._examiner.flush.advance(header)
-        usual_flag = OVERWRITE_INDICATOR if self._version == 1 else LAST_OF_FLUSH
+        self._records.taken(header)
         if every_record:
             sink.record(header, place, xid)
         elif header.kind is Kind.FILLER:
             return
-        elif header.xid_size or header.flags & ~usual_flag:
+        elif header.xid_size or header.flags & ~self._records.usual_flags:
             sink.record(header, place, xid)
         elif header.kind is Kind.ENQUEUE:
             sink.enqueue(header.rid, place)
         else:
-            sink.dequeue(header.rid, header.dequeued_rid)
+            sink.dequeue(header.rid, header.dequeued_rid, place)
 
     # ---- breaks ----
 
@@ -199,19 +184,8 @@ class JournalReader:
         return Damage(file.path, offset, rid, verdict.problem or "no record", consequence)
 
     def _end(self, place: int, verdict: Verdict) -> JournalEnd:
-        flush = self._examiner.flush
-        torn = self._begins_record(place, verdict)
-        rid = verdict.header.rid if torn and verdict.header is not None else None
-        if self._version == 2:
-            torn = torn or not flush.complete
-        return JournalEnd(place, verdict.problem or "no record", torn, rid, flush.sealed and not torn, flush.number)
-
-    def _begins_record(self, place: int, verdict: Verdict) -> bool:
-        """Whether a bad record is one that was being written, and not what an older lap left behind."""
-        header = verdict.header
-        if header is None or verdict.stale:
-            return False
-        if self._version == 2:
-            return self._examiner.flush.expand(header.flush) > self._examiner.flush.number
-        indicator = self._stream.files[place // self._stream.data_size].overwrite_indicator
-        return indicator is None or header.flags & OVERWRITE_INDICATOR == indicator
+        state = self._records.end_state()
+        begun = self._records.begins_record(place, verdict)
+        rid = verdict.header.rid if begun and verdict.header is not None else None
+        torn = begun or state.torn
+        return JournalEnd(place, verdict.problem or "no record", torn, rid, state.sealed and not torn, state.flush)

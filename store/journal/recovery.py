@@ -19,12 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from formats.rhm.records import MOVED, TRANSIENT, Kind, RecordHeader
+from formats.rhm.records import MOVED, TRANSIENT, Kind
 from store.damage import Damage
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
+from store.journal.format import JournalFormat
+from store.journal.records import RecordHeader
 from store.journal.transaction_map import Transaction, TransactionMap
+
+MAX_UNFOUNDED: Final = 1000  # kept; a forged journal may have any number
 
 
 class Outcome(Enum):
@@ -50,6 +54,26 @@ class OpenTransaction(NamedTuple):
 OutstandingRecord: TypeAlias = tuple[int, int, int, bytes | None]
 
 
+class Unfounded(NamedTuple):
+    """A record about something that the journal does not hold: a message never enqueued, or a transaction not open.
+
+    Where the journal's beginning is overwritten, most of these are normal: what they are about was there.
+
+    Attributes:
+        kind: a dequeue, a commit or an abort.
+        place: where it stands in the journal's stream.
+        rid: its own record id.
+        dequeued_rid: of a dequeue, the message that it removes; of one in a transaction, `rid` is that too.
+        xid: of the others, the transaction.
+    """
+
+    kind: Kind
+    place: int
+    rid: int
+    dequeued_rid: int
+    xid: bytes
+
+
 class JournalRecovery:
     """A `RecordSink` that keeps what a journal leaves behind.
 
@@ -57,22 +81,30 @@ class JournalRecovery:
         messages: the index of what is enqueued.
         transactions: what is still open.
         damage: damage that the walk met, in order.
+        unfounded: the first records that are about nothing that is there; `unfounded_count` counts all.
+        transients: enqueues that recovery ignores.
+        dequeues, commits, aborts: how many records of each kind there are.
     """
 
     def __init__(self) -> None:
         self.messages = EnqueueMap()
         self.transactions = TransactionMap()
         self.damage: list[Damage] = []
+        self.unfounded: list[Unfounded] = []
+        self.unfounded_count = 0
+        self.transients = self.dequeues = self.commits = self.aborts = 0
         self._highest_rid = 0  # of the records that are no plain enqueues
         self._in_doubt: dict[int, bytes] = {}
         #: Called for each plain enqueue: straight into the index.
         self.enqueue = self.messages.add
 
-    def dequeue(self, rid: int, dequeued_rid: int) -> None:
+    def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
         """A plain dequeue."""
         if rid > self._highest_rid:
             self._highest_rid = rid
-        self.messages.remove(dequeued_rid)
+        self.dequeues += 1
+        if not self.messages.remove(dequeued_rid):
+            self._note_unfounded(Unfounded(Kind.DEQUEUE, place, rid, dequeued_rid, b""))
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
         """A record that is not plain."""
@@ -82,9 +114,13 @@ class JournalRecovery:
         elif header.kind is Kind.DEQUEUE:
             self._dequeue(header, place, xid)
         elif header.kind is Kind.COMMIT:
-            self._commit(xid)
+            self.commits += 1
+            if not self._commit(xid):
+                self._note_unfounded(Unfounded(header.kind, place, header.rid, 0, xid))
         elif header.kind is Kind.ABORT:
-            self._abort(xid)
+            self.aborts += 1
+            if not self._abort(xid):
+                self._note_unfounded(Unfounded(header.kind, place, header.rid, 0, xid))
 
     def damaged(self, damage: Damage) -> None:
         """Damage that the walk met."""
@@ -99,40 +135,52 @@ class JournalRecovery:
 
     def _enqueue(self, header: RecordHeader, place: int, xid: bytes) -> None:
         if header.flags & TRANSIENT:
+            self.transients += 1
             return
         if xid:
             self.transactions.of(xid).append(header.rid, place, header.flags, is_enqueue=True)
-        elif header.version == 2 and header.flags & MOVED:
+        elif header.flags & MOVED:
             self.messages.move(header.rid, place)
         else:
             self.messages.add(header.rid, place)
 
     def _dequeue(self, header: RecordHeader, place: int, xid: bytes) -> None:
         if not xid:
-            self.messages.remove(header.dequeued_rid)
+            self.dequeue(header.rid, header.dequeued_rid, place)
             return
+        self.dequeues += 1
         self.messages.set_state(header.dequeued_rid, LOCKED)
         self.transactions.of(xid).append(header.dequeued_rid, place, header.flags, is_enqueue=False)
 
-    def _commit(self, xid: bytes) -> None:
+    def _note_unfounded(self, record: Unfounded) -> None:
+        self.unfounded_count += 1
+        if len(self.unfounded) < MAX_UNFOUNDED:
+            self.unfounded.append(record)
+
+    def _commit(self, xid: bytes) -> bool:
+        """Apply a transaction. False: it was not open."""
         transaction = self.transactions.close(xid)
         if transaction is None:
-            return
+            return False
         # Enqueues first, wherever they stand: one that was relocated follows the dequeue of the same transaction.
         for operation in transaction:
             if operation.is_enqueue:
                 self.messages.add(operation.rid, operation.place)
         for operation in transaction:
-            if not operation.is_enqueue:
-                self.messages.remove(operation.rid)
+            if not operation.is_enqueue and not self.messages.remove(operation.rid):
+                rid = operation.rid
+                self._note_unfounded(Unfounded(Kind.DEQUEUE, operation.place, rid, rid, xid))
+        return True
 
-    def _abort(self, xid: bytes) -> None:
+    def _abort(self, xid: bytes) -> bool:
+        """Undo a transaction. False: it was not open."""
         transaction = self.transactions.close(xid)
         if transaction is None:
-            return
+            return False
         for operation in transaction:
             if not operation.is_enqueue:
                 self.messages.set_state(operation.rid, LIVE)
+        return True
 
     # ---- the end ----
 
@@ -170,8 +218,9 @@ class JournalRecovery:
             if not operation.is_enqueue and self.messages.set_state(operation.rid, LOCKED):
                 self._in_doubt[operation.rid] = transaction.xid
 
-    def outstanding(self, version: int) -> Iterator[OutstandingRecord]:
-        """The messages that recovery keeps: in journal order in version 1, in rid order in version 2."""
-        entries = self.messages.in_place_order() if version == 1 else self.messages.in_rid_order()
+    def outstanding(self, journal_format: JournalFormat) -> Iterator[OutstandingRecord]:
+        """The messages that recovery keeps, in the order that the format keeps: of the journal, or of record ids."""
+        by_rid = journal_format.keeps_rid_order
+        entries = self.messages.in_rid_order() if by_rid else self.messages.in_place_order()
         in_doubt = self._in_doubt
         return ((rid, place, state, in_doubt.get(rid) if in_doubt else None) for rid, place, state in entries)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from formats.rhm.errors import RhmError
 from formats.rhm.file_header import FileHeader, decode_file_header
@@ -28,6 +27,8 @@ from formats.rhm.records import (
 )
 from store.damage import Damage
 from store.disk import Disk, ReadableFile
+from store.journal.files import OrderedFiles
+from store.journal.format import JournalFormat
 from store.journal.order import RingFile, order_by_flush, order_by_indicator
 
 _SECTORS_PROBED: Final = 64  # of a file without header, to see whether it was ever written
@@ -37,21 +38,8 @@ _LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not t
 _BY_NUMBER: Final = "the file's place follows from its number"
 
 
-@dataclass(slots=True)
-class Ring:
-    """The files of a journal in order of writing, oldest first, and what is wrong with them.
-
-    Attributes:
-        version: 1 or 2; None if no file was ever written, or none can be told from garbage.
-        geometry: number and size of the files.
-        files: the files that were written, oldest first.
-        damage: what cannot be explained.
-    """
-
-    version: int | None
-    geometry: Geometry
-    files: list[RingFile]
-    damage: list[Damage]
+#: The files of a ring in order of writing, oldest first.
+Ring: TypeAlias = OrderedFiles[RingFile]
 
 
 def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: JournalInfo | None = None) -> Ring:
@@ -70,7 +58,7 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
         return Ring(None, geometry, [file for file in files if file.used], damage)
     _refuse_foreigners(files, version, info, damage)
     ordered = order_by_indicator(files, damage) if version == 1 else order_by_flush(files, damage)
-    return Ring(version, geometry, ordered, damage)
+    return Ring(JournalFormat(version), geometry, ordered, damage)
 
 
 def _version(files: Sequence[RingFile], info: JournalInfo | None) -> int | None:
@@ -119,7 +107,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         elif file.header.file_number != number and geometry.files > 1:
             _misnamed(opened, file, file.header, damage)
     if file.used and (file.header is None or file.header.version == 1):
-        file.record_indicator = _record_indicator(opened, file, geometry.data_size)
+        file.record_indicator = _record_indicator(opened, file, geometry)
     return file
 
 
@@ -160,15 +148,15 @@ def _has_data(opened: ReadableFile) -> bool:
         return True
 
 
-def _record_indicator(opened: ReadableFile, file: RingFile, data_size: int) -> int | None:
+def _record_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) -> int | None:
     """The overwrite indicator of the first record in the file whose tail, or padding, shows that it is one."""
     begin, length = DATA_OFFSET, _LOST_HEADER_PROBE
     if file.header is not None:
-        first = file.first_record(data_size)
+        first = file.first_record(geometry)
         if first is None:
             return None
         begin, length = DATA_OFFSET + first, _RECORD_PROBE
-    end = min(begin + length, opened.size, DATA_OFFSET + data_size)
+    end = min(begin + length, opened.size, geometry.file_size)
     for offset in range(begin, end, BLOCK_SIZE):
         try:
             block = opened.read(offset, BLOCK_SIZE)

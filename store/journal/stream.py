@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from formats.rhm.geometry import DATA_OFFSET, SECTOR_SIZE, Geometry
+from formats.rhm.geometry import SECTOR_SIZE, Geometry
 from store.damage import Damage
 from store.disk import Disk, ReadableFile
-from store.journal.order import RingFile
+from store.journal.files import JournalFile
 
 WINDOW_SIZE: Final = 1 << 20  # bytes read at a time
 MAX_OPEN_FILES: Final = 2
@@ -28,12 +28,15 @@ class JournalStream:
 
     Attributes:
         files: the files, oldest first.
+        geometry: the sizes of the files.
         data_size: bytes that each file contributes.
         size: bytes in the stream.
     """
 
-    def __init__(self, disk: Disk, files: Sequence[RingFile], geometry: Geometry) -> None:
+    def __init__(self, disk: Disk, files: Sequence[JournalFile[Any]], geometry: Geometry) -> None:
         self.files = files
+        self.geometry = geometry
+        self._data_offset = geometry.header_size
         self.data_size = geometry.data_size
         self.size = len(files) * geometry.data_size
         self._disk = disk
@@ -43,10 +46,10 @@ class JournalStream:
         self._bad_sectors: dict[tuple[int, int], str] = {}  # index of the file, sector: why
         self._told: set[tuple[int, int]] = set()  # those that `unreadable` has given
 
-    def locate(self, place: int) -> tuple[RingFile, int]:
+    def locate(self, place: int) -> tuple[JournalFile[Any], int]:
         """The file in which a place lies, and the offset from that file's start."""
         index, offset = divmod(place, self.data_size)
-        return self.files[index], offset + DATA_OFFSET
+        return self.files[index], offset + self._data_offset
 
     def read(self, place: int, length: int) -> bytes:
         """`length` bytes from `place`; fewer only at the stream's end. Served from the window where it can be."""
@@ -113,7 +116,7 @@ class JournalStream:
         while place < end:
             index, offset = divmod(place, self.data_size)
             count = min(end - place, self.data_size - offset)
-            parts.append(self._read_file(index, offset + DATA_OFFSET, count))
+            parts.append(self._read_file(index, offset + self._data_offset, count))
             place += count
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

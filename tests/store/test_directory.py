@@ -6,7 +6,8 @@ import pytest
 
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import encode_jinf
-from store.journal.directory import Journal, NotAJournalError, journal_base_names, open_journal
+from store.journal.directory import NotAJournalError, journal_base_names, open_journal
+from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
@@ -32,7 +33,7 @@ def rids(journal: Journal) -> list[int]:
     recovery = JournalRecovery()
     journal.walk(recovery)
     assert recovery.damage == []
-    return [rid for rid, *_ in recovery.outstanding(journal.version)]
+    return [rid for rid, *_ in recovery.outstanding(journal.format)]
 
 
 def all_rids(builder: JournalBuilder) -> list[int]:
@@ -43,7 +44,7 @@ def test_without_an_info_file_the_files_tell_number_and_size(builder: JournalBui
     disk = builder.disk()
     del disk.files[INFO]
     journal = open_journal(disk, DIRECTORY, name="orders")
-    assert journal.ring.geometry == builder.geometry
+    assert journal.files.geometry == builder.geometry
     assert journal.name == "orders"
     assert [damage.file for damage in journal.damage] == [INFO]
     assert rids(journal) == all_rids(builder)
@@ -54,7 +55,7 @@ def test_an_info_file_that_the_files_contradict_is_not_believed(builder: Journal
     disk = builder.disk()
     tell(disk, builder, told)
     journal = open_journal(disk, DIRECTORY)
-    assert journal.ring.geometry == builder.geometry
+    assert journal.files.geometry == builder.geometry
     (damage,) = journal.damage
     assert damage.file == INFO
     assert damage.consequence == "the files' own number and size are taken"
@@ -67,7 +68,7 @@ def test_missing_or_short_files_do_not_contradict_it(builder: JournalBuilder) ->
     for number in (1, 2, 3):
         del disk.files[f"{DIRECTORY}/{builder.name(number)}"]
     journal = open_journal(disk, DIRECTORY)
-    assert journal.ring.geometry == builder.geometry
+    assert journal.files.geometry == builder.geometry
     assert {damage.file for damage in journal.damage} == {f"{DIRECTORY}/{builder.name(number)}" for number in range(4)}
 
 
@@ -79,7 +80,7 @@ def test_a_stray_file_with_a_high_number_is_not_read(builder: JournalBuilder) ->
     assert [(damage.file, damage.consequence) for damage in journal.damage] == [(stray, "it is not read")]
     assert rids(journal) == all_rids(builder)
     del disk.files[INFO]
-    assert open_journal(disk, DIRECTORY).ring.geometry == builder.geometry
+    assert open_journal(disk, DIRECTORY).files.geometry == builder.geometry
 
 
 def test_where_nothing_tells_the_size_there_is_no_journal() -> None:
@@ -112,5 +113,5 @@ def test_an_info_file_that_claims_too_many_files_is_not_believed(builder: Journa
     disk = builder.disk()
     tell(disk, builder, Geometry(files, 1024))
     journal = open_journal(disk, DIRECTORY)
-    assert journal.ring.geometry == builder.geometry
+    assert journal.files.geometry == builder.geometry
     assert "out of range (at most 64)" in journal.damage[0].what

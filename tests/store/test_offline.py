@@ -229,7 +229,7 @@ def test_a_record_of_another_file_is_not_taken(builder: StoreBuilder) -> None:
     [
         (lambda path: None, "there is no directory and no regular file"),
         (lambda path: path.mkdir(), "the directory is empty"),
-        (lambda path: (path / "qls").mkdir(parents=True), "linearstore"),
+        (lambda path: (path / "qls").mkdir(parents=True), "no store here"),
         (lambda path: (path / "data/rhm/jrnl").mkdir(parents=True), "there is one in"),
         (lambda path: (path / "data/rhm").mkdir(parents=True), "no store here"),
         (lambda path: path.mkdir() or (path / "notes").write_text("x"), "no store here"),

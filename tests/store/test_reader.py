@@ -12,6 +12,7 @@ from formats.rhm.file_header import decode_file_header, encode_file_header
 from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.records import SEAL, Kind, RecordHeader, encode_record
 from store.journal.directory import open_journal
+from store.journal.format import JournalFormat
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
@@ -259,7 +260,7 @@ def test_version_2_a_plain_record_of_an_older_flush_ends_the_journal(every_recor
     assert end is not None
     assert end.place == 128
     if isinstance(sink, JournalRecovery):
-        assert [rid for rid, _, _, _ in sink.outstanding(2)] == [first]
+        assert [rid for rid, _, _, _ in sink.outstanding(JournalFormat.VERSION_2)] == [first]
 
 
 def test_version_2_a_flush_that_stops_between_records_is_torn() -> None:

@@ -12,6 +12,7 @@ from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.records import COMMIT_DECISION, EXTERNAL, MOVED, TRANSIENT, Kind
 from store.journal.directory import open_journal
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.format import JournalFormat
 from store.journal.recovery import JournalRecovery, OpenTransaction, Outcome
 from store.prepared import prepared_transactions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord, Sector
@@ -257,7 +258,7 @@ def states(
     recovery = JournalRecovery()
     journal.walk(recovery)
     resolved = recovery.resolve(outcomes)
-    kept = list(recovery.outstanding(journal.version))
+    kept = list(recovery.outstanding(journal.format))
     assert len({rid for rid, _, _, _ in kept}) == len(kept)
     return {rid: (state, xid) for rid, _, state, xid in kept}, list(resolved)
 
@@ -381,7 +382,7 @@ def test_unusual_records(version: int) -> None:
     recovery = JournalRecovery()
     journal.walk(recovery)
     recovery.resolve({})
-    assert [rid for rid, _, _, _ in recovery.outstanding(version)] == [kept, empty]
+    assert [rid for rid, _, _, _ in recovery.outstanding(JournalFormat(version))] == [kept, empty]
     assert transient not in (kept, empty)
     assert recovery.highest_rid == highest
     assert [duplicate.rid for duplicate in recovery.messages.duplicates] == [kept]
@@ -400,7 +401,7 @@ def test_version_1_external_record() -> None:
     end = journal.walk(recovery)
     assert end is not None
     assert not end.torn
-    entries = list(recovery.outstanding(1))
+    entries = list(recovery.outstanding(JournalFormat.VERSION_1))
     assert [rid for rid, _, _, _ in entries] == [external, after]
     assert journal.data_of_enqueue(entries[0][1])[1] == 0
 

@@ -57,14 +57,14 @@ def ring_of(indicators: str) -> Ring:
 )
 def test_order_of_version_1(indicators: str, order: list[int]) -> None:
     ring = ring_of(indicators)
-    assert ring.version == 1
+    assert ring.format == 1
     assert [file.number for file in ring.files] == order
     assert ring.damage == []
 
 
 def test_a_journal_never_written() -> None:
     ring = ring_of("----")
-    assert (ring.version, ring.files, ring.damage) == (None, [], [])
+    assert (ring.format, ring.files, ring.damage) == (None, [], [])
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_big_endian_journal_is_refused_by_name() -> None:
     for file in builder.files:
         file[:16] = struct.pack(">IBBHQ", Kind.FILE, 1, 1, 0, 1)
     journal = open_journal(builder.disk(), DIRECTORY)
-    assert journal.ring.version is None
+    assert journal.files.format is None
     assert {damage.what for damage in journal.damage} == {"file header of a big-endian writer"}
     assert len(journal.damage) == 4
 

@@ -239,7 +239,7 @@ def recover(disk: MemoryDisk, outcomes: Mapping[bytes, Outcome] | None = None) -
     end = journal.walk(recovery)
     recovery.resolve(outcomes or {})
     places = []
-    for rid, place, _, _ in recovery.outstanding(journal.version):
+    for rid, place, _, _ in recovery.outstanding(journal.format):
         file, offset = journal.stream.locate(place)
         places.append((rid, file.number, offset))
     journal.close()

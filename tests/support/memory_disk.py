@@ -62,6 +62,9 @@ class MemoryDisk:
     def real_path(self, path: str) -> str:
         return posixpath.normpath(posixpath.join("/", path))
 
+    def link_target(self, path: str) -> str | None:
+        return None
+
 
 class MemoryFile:
     """An open file of a `MemoryDisk`."""

@@ -90,16 +90,13 @@ def make_unusable(kind: str, directory: Path) -> Path:
         path.mkdir()
         if kind == "directory of text files":
             (path / "notes.txt").write_text("no store")
-        elif kind == "linearstore":
-            for name in ("jrnl2/q1", "p001/efp/512k", "dat2", "tpl2"):
-                (path / "qls" / name).mkdir(parents=True)
     return path
 
 
 @pytest.mark.parametrize("mode", [[], ["--outstanding", "--json"]], ids=["records", "outstanding"])
 @pytest.mark.parametrize(
     "kind",
-    ["nothing", "empty directory", "directory of text files", "linearstore", "text file", "empty file", "fifo"],
+    ["nothing", "empty directory", "directory of text files", "text file", "empty file", "fifo"],
 )
 def test_unusable_input(tmp_path: Path, kind: str, mode: list[str]) -> None:
     path = make_unusable(kind, tmp_path)
@@ -109,11 +106,6 @@ def test_unusable_input(tmp_path: Path, kind: str, mode: list[str]) -> None:
     (line,) = shown.errors.splitlines()
     assert str(path) in line
     shown.assert_no_traceback()
-
-
-def test_a_linearstore_is_called_by_its_name(tmp_path: Path) -> None:
-    shown = dump(make_unusable("linearstore", tmp_path))
-    assert "linearstore" in shown.errors
 
 
 def test_a_file_that_was_never_written_to_is_no_damage(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from itertools import compress
 from typing import Final
 
 from formats.broker_records.message_header import MessageHeader
-from store.journal.directory import Journal
+from store.journal.journal import Journal
 from store.journal.recovery import OutstandingRecord
 from store.offline import RecoveredQueue
 from tools.dump.messages import MessageReader

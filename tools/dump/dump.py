@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from store.journal.directory import Journal
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.journal import Journal
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore
 from store.wiring import effective_bindings
 from tools.dump.body_files import body_directory

@@ -19,7 +19,7 @@ from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import Amqp10Message, MessageHeader
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from store.damage import Damage
-from store.journal.directory import Journal
+from store.journal.journal import Journal
 from tools.dump.body_files import BodyFile
 from tools.dump.selection import BodyForm
 

@@ -7,6 +7,7 @@ from typing import Any
 from formats.amqp_0_10.plain import plain_map
 from formats.broker_records.wiring import Bridge, Exchange, GeneralObject, Link
 from formats.broker_records.xids import decode_xid
+from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import (
     COMMIT_DECISION,
     COMPRESSED,
@@ -17,9 +18,10 @@ from formats.rhm.records import (
     SEAL,
     TRANSIENT,
     Kind,
-    RecordHeader,
 )
+from formats.rhm.records import RecordHeader as RhmRecordHeader
 from store.damage import Damage
+from store.journal.records import RecordHeader
 from store.offline import RecoveredQueue, RecoveredTransaction
 from store.wiring import StoredBinding
 
@@ -138,10 +140,10 @@ def record_object(queue: str, header: RecordHeader, xid: bytes, file: str, offse
         "kind": "record",
         "queue": queue,
         "type": header.kind.label,
-        "rid": header.rid if header.version == 2 or header.kind is not Kind.FILLER else None,
+        "rid": header.rid if header.kind is not Kind.FILLER or _is_version_2(header) else None,
         "xid": xid.hex() or None,
         "flags": _flag_names(header),
-        "flush": header.flush if header.version == 2 else None,
+        "flush": header.flush if isinstance(header, RhmRecordHeader) and header.version == 2 else None,
         "file": file,
         "offset": offset,
         "size": header.size,
@@ -150,7 +152,7 @@ def record_object(queue: str, header: RecordHeader, xid: bytes, file: str, offse
     if header.kind is Kind.DEQUEUE:
         fields["dequeued_rid"] = header.dequeued_rid
     if header.kind is Kind.FILLER:
-        fields["blocks"] = header.blocks
+        fields["blocks"] = header.size // BLOCK_SIZE
     return fields
 
 
@@ -161,8 +163,14 @@ def _flag_names(header: RecordHeader) -> list[str]:
     return [names.get(bit, f"0x{bit:04x}") for bit in (1 << i for i in range(16)) if header.flags & bit]
 
 
+def _is_version_2(header: RecordHeader) -> bool:
+    return isinstance(header, RhmRecordHeader) and header.version == 2
+
+
 def _checksum_state(header: RecordHeader) -> str:
-    """A record that is shown has passed what its version can check: a checksum, its tail's magic and rid, nothing."""
-    if header.version == 2:
+    """A record that is shown has passed what its format can check: a checksum, its tail's magic and rid, nothing."""
+    if _is_version_2(header):
         return "crc ok"
-    return "tail ok" if header.has_tail else "none"
+    if not header.has_tail:
+        return "none"
+    return "tail ok" if isinstance(header, RhmRecordHeader) else "adler ok"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from formats.rhm.records import Kind, RecordHeader
+from formats.rhm.records import Kind
 from store.damage import Damage
-from store.journal.directory import Journal
+from store.journal.journal import Journal
+from store.journal.records import RecordHeader
 from store.offline import OfflineStore, torn_tail
 from tools.dump.body_files import body_directory
 from tools.dump.dump import Output
@@ -60,9 +61,9 @@ class RecordLister:
         """Never called: the walk hands over every record through `record`."""
         raise AssertionError(rid, place)
 
-    def dequeue(self, rid: int, dequeued_rid: int) -> None:
+    def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
         """Never called: the walk hands over every record through `record`."""
-        raise AssertionError(rid, dequeued_rid)
+        raise AssertionError(rid, dequeued_rid, place)
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
         """One record, with its message if it is an enqueue."""

@@ -1,0 +1,66 @@
+"""What a journal's records say that cannot be true together: ids used twice, records about nothing that is there.
+
+A dequeue of a message that is not there, and the end of a transaction that is not open, are normal where the journal's
+beginning is gone: a ring overwrites it, a line gives it back. Where everything ever written is still there, they are
+not; and never can a message be dequeued by a record that is older, since record ids come from one counter.
+
+A plain dequeue has no tail and no checksum outside of version 2: the last record of all may be one that was torn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import Kind
+from store.damage import Damage
+from store.journal.journal import Journal
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery, Unfounded
+
+
+def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> list[Damage]:
+    """The contradictions in a journal that was walked up to `end`."""
+    return [*_duplicates(journal, recovery), *_unfounded(journal, recovery, end)]
+
+
+def _duplicates(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
+    messages = recovery.messages
+    for duplicate in messages.duplicates:
+        file, offset = journal.stream.locate(duplicate.place)
+        what = "record id is enqueued already"
+        yield Damage(file.path, offset, duplicate.rid, what, "the first of the two is kept")
+    more = messages.duplicate_count - len(messages.duplicates)
+    if more:
+        what = f"{more} more records whose ids are enqueued already"
+        yield Damage(journal.path, None, None, what, "the first of each is kept")
+
+
+def _unfounded(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> Iterator[Damage]:
+    last_place = -1 if end is None else end.place - BLOCK_SIZE
+    # What other damage took away, or recovery ignores, may be what these records are about.
+    all_there = journal.holds_everything and not (recovery.damage or journal.damage or recovery.transients)
+    told = 0
+    for record in recovery.unfounded:
+        if not (all_there or _is_impossible(record)) or (record.place == last_place and not record.xid):
+            continue
+        told += 1
+        file, offset = journal.stream.locate(record.place)
+        yield Damage(file.path, offset, record.rid, *_described(record))
+    more = recovery.unfounded_count - len(recovery.unfounded)
+    if more and all_there and told:
+        what = f"{more} more records about messages or transactions that are not there"
+        yield Damage(journal.path, None, None, what, "they change nothing")
+
+
+def _is_impossible(record: Unfounded) -> bool:
+    return record.kind is Kind.DEQUEUE and not record.xid and record.dequeued_rid >= record.rid
+
+
+def _described(record: Unfounded) -> tuple[str, str]:
+    """What is wrong with a record, and what becomes of it."""
+    if record.kind is Kind.DEQUEUE:
+        what = f"dequeue of record 0x{record.dequeued_rid:x}, which is not enqueued"
+        return what, "it removes nothing; the message that was meant, if it is there, is delivered again"
+    what = f"{record.kind.label} of transaction {record.xid.hex()}, which is not open"
+    return what, "it changes nothing; the transaction that was meant, if it is there, stays open"

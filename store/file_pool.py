@@ -1,0 +1,99 @@
+"""The files of a linearstore's partitions: those that journals have taken, and those that wait (formats page, 14.5).
+
+A journal's directory holds links to the files that it took, and the links are absolute: on another machine, or in a
+copy, they point nowhere, or worse, into another store. So a link's file is looked for by its name, which is a UUID,
+among the taken files of the store itself.
+
+A crash between taking a file and linking it, or between removing a link and giving the file back, leaves a taken file
+that no journal links. One that was written to and belongs in the middle or at the end of its journal's line is none of
+these: its link was lost.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from formats.qls.file_header import FILE_HEADER_SIZE
+from store.damage import Damage
+from store.disk import Disk
+
+PARTITION_NAME: Final = re.compile(r"p[0-9]{3}")
+_POOL_NAME: Final = re.compile(r"(?P<kib>[0-9]{1,9})k")
+_FILE_NAME: Final = re.compile(r".{36}\.jrnl", re.DOTALL)
+KIB: Final = 1024
+
+
+def linear_file_names(names: Iterable[str]) -> list[str]:
+    """Those of a directory's names that a linearstore takes for journal files."""
+    return [name for name in names if _FILE_NAME.fullmatch(name)]
+
+
+class PooledFile(NamedTuple):
+    """A file of a pool.
+
+    Attributes:
+        path: where it is.
+        partition: number of its partition.
+        file_size: bytes that it should have, as its pool's directory says.
+    """
+
+    path: str
+    partition: int
+    file_size: int
+
+
+@dataclass(slots=True)
+class FilePool:
+    """The files of a store's partitions by name.
+
+    Attributes:
+        taken: those in the `in_use` directories.
+        waiting: those in the pools themselves.
+        returned: those on their way back.
+        damage: what could not be looked into.
+    """
+
+    taken: dict[str, PooledFile] = field(default_factory=dict)
+    waiting: list[PooledFile] = field(default_factory=list)
+    returned: list[PooledFile] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+def read_file_pool(disk: Disk, root: str) -> FilePool:
+    """Look at the partitions of the linearstore whose directory is `root`; no file is opened."""
+    pool = FilePool()
+    for partition in _names(disk, root, pool):
+        if not PARTITION_NAME.fullmatch(partition) or not disk.is_directory(posixpath.join(root, partition)):
+            continue
+        above = posixpath.join(root, partition, "efp")
+        for size in _names(disk, above, pool) if disk.is_directory(above) else ():
+            found = _POOL_NAME.fullmatch(size)
+            if found is not None:
+                file_size = int(found["kib"]) * KIB + FILE_HEADER_SIZE
+                _read_one(disk, posixpath.join(above, size), int(partition[1:]), file_size, pool)
+    return pool
+
+
+def _read_one(disk: Disk, directory: str, partition: int, file_size: int, pool: FilePool) -> None:
+    def files(below: str) -> Iterator[tuple[str, PooledFile]]:
+        where = posixpath.join(directory, below) if below else directory
+        if disk.is_directory(where):
+            for name in linear_file_names(_names(disk, where, pool)):
+                yield name, PooledFile(posixpath.join(where, name), partition, file_size)
+
+    pool.waiting.extend(file for _, file in files(""))
+    pool.returned.extend(file for _, file in files("returned"))
+    pool.taken.update(files("in_use"))
+
+
+def _names(disk: Disk, directory: str, pool: FilePool) -> list[str]:
+    try:
+        return disk.names(directory)
+    except OSError as error:
+        what = f"cannot be looked into: {error.strerror}"
+        pool.damage.append(Damage(directory, None, None, what, "the journal files in it are not found"))
+        return []

@@ -1,0 +1,124 @@
+"""One journal, of whichever format, opened for reading: its records, and the data of its messages."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from formats.rhm.jinf import JournalInfo
+from formats.rhm.records import EXTERNAL
+from store.damage import Damage
+from store.disk import Disk
+from store.journal.format import JournalFormat
+from store.journal.line import Line
+from store.journal.reader import JournalEnd, JournalReader, records_of
+from store.journal.records import RecordSink
+from store.journal.ring import Ring
+from store.journal.stream import JournalStream
+
+_BODY_CHUNK: Final = 1 << 20
+
+
+class _EnqueueLayout(NamedTuple):
+    """Of an enqueue's header: how to read flags, xid size and data size; its bytes; the flag "no data here"."""
+
+    unpack_sizes: Callable[[bytes, int], tuple[int, ...]]
+    header_size: int
+    external: int
+
+
+_ENQUEUES: Final = {
+    JournalFormat.VERSION_1: _EnqueueLayout(struct.Struct("<6xH8xQQ").unpack_from, 32, EXTERNAL),
+    JournalFormat.VERSION_2: _EnqueueLayout(struct.Struct("<6xH8xI4xQ").unpack_from, 32, 0),
+    JournalFormat.LINEAR: _EnqueueLayout(struct.Struct("<6xH16xQQ").unpack_from, 40, EXTERNAL),
+}
+
+
+class Journal:
+    """A journal that is read and never written.
+
+    Attributes:
+        name: the journal's id: its queue's name, or "TplStore".
+        path: its directory, or its only file.
+        base_name: what its files' names begin with; empty for a single file of another name.
+        info: what its info file says; None where that is not readable.
+        files: its files in order.
+        format: its format; of one that was never written to, what its info file says.
+        stream: their bytes.
+        is_single_file: whether this is one file of a journal, opened by itself.
+        damage: what is wrong with the info file and the file headers.
+        notices: one line each: what a user should know, and no damage.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        name: str,
+        path: str,
+        base_name: str,
+        info: JournalInfo | None,
+        files: Ring | Line,
+        damage: list[Damage],
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.base_name = base_name
+        self.info = info
+        self.files = files
+        self.stream = JournalStream(disk, files.files, files.geometry)
+        self.damage = damage
+        self.notices: list[str] = []
+        self.is_single_file = path == files.files[0].path if files.files else False
+        self.format = files.format or JournalFormat(info.version if info is not None else JournalFormat.VERSION_1)
+        layout = _ENQUEUES[self.format]
+        self._unpack_sizes, self._header_size, self._external = layout.unpack_sizes, layout.header_size, layout.external
+
+    def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
+        """Hand each record to `sink`; where and why that ended. None if nothing was ever written."""
+        if self.files.format is None or not self.files.files:
+            return None
+        records = records_of(self.files, self.stream)
+        end = JournalReader(self.stream, records).walk(sink, every_record=every_record)
+        for damage in self.stream.unreadable():
+            sink.damaged(damage)
+        self.notices.extend(records.notices)
+        return end
+
+    @property
+    def holds_everything(self) -> bool:
+        """Whether all that was ever written to the journal is still there: nothing is overwritten or given back."""
+        files = self.files.files
+        if not files or self.is_single_file:
+            return False
+        if self.format is JournalFormat.LINEAR:
+            return files[0].number == 1
+        return files[0].number == 0 and len(files) < self.files.geometry.files
+
+    def data_of_enqueue(self, place: int) -> tuple[int, int]:
+        """Where the data of the enqueue record at `place` begin, and their size in bytes."""
+        window, at = self.stream.window(place, self._header_size)
+        flags, xid_size, size = self._unpack_sizes(window, at)
+        if flags & self._external:
+            size = 0
+        return place + self._header_size + xid_size, size
+
+    def small_data(self, place: int) -> bytes | None:
+        """The data of the enqueue record at `place`, if they are at hand in the stream's window; else None."""
+        window, at = self.stream.window(place, self._header_size)
+        flags, xid_size, size = self._unpack_sizes(window, at)
+        begin = at + self._header_size + xid_size
+        end: int = begin + size
+        return None if end > len(window) or flags & self._external else window[begin:end]
+
+    def data_chunks(self, place: int, size: int) -> Iterator[bytes]:
+        """`size` bytes of data from `place`, in pieces of at most 1 MiB."""
+        end = place + size
+        while place < end:
+            chunk = self.stream.read(place, min(_BODY_CHUNK, end - place))
+            yield chunk
+            place += len(chunk)
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.stream.close()

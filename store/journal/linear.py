@@ -1,0 +1,186 @@
+"""The records of a linearstore journal.
+
+A record is good if it carries the serial of the file in which it begins and its checksum holds; a plain dequeue has no
+checksum, so after a break its padding must do. What a file's former life left behind has another serial, and so has
+whatever lies in a message's body.
+
+qpidd takes the first bad record for the journal's end, and gives everything after it up. It also takes for bad the
+large records that its own writer made while it had to wait for free cache pages (the top of `formats.qls`): here they
+are good, and noted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final
+from zlib import adler32
+
+from formats.qls.records import (
+    MAGICS,
+    MAX_HEADER_SIZE,
+    SECTOR_SIZE,
+    TAIL,
+    TAIL_SIZE,
+    VERSION,
+    Continuation,
+    RecordHeader,
+    Tail,
+    decode_header,
+    decode_tail,
+)
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
+from store.journal.linear_file import LinearFile
+from store.journal.records import LEAST_WINDOW, JournalRecords, RecordSink, Verdict
+from store.journal.records import RecordHeader as AnyRecordHeader
+from store.journal.stream import JournalStream
+
+_CHUNK: Final = 1 << 20  # bytes checksummed at a time
+_WORK: Final = 8  # a search checksums at most so many times the journal's size ...
+_CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
+
+# Magic, version and flags as one number, serial, rid, then what follows in an enqueue or dequeue.
+_HEADER: Final = struct.Struct("<QQQQQ")
+_MAGIC_MASK: Final = 0xFFFFFFFF
+_ENQUEUE: Final = MAGICS[Kind.ENQUEUE] | VERSION << 32
+_DEQUEUE: Final = MAGICS[Kind.DEQUEUE] | VERSION << 32
+_FILLER: Final = MAGICS[Kind.FILLER]
+_ENQUEUE_TAIL: Final = MAGICS[Kind.ENQUEUE] ^ 0xFFFFFFFF
+
+
+class LinearRecords(JournalRecords):
+    """The records of one linearstore journal."""
+
+    magic: ClassVar[bytes] = b"QLS"
+    max_header_size: ClassVar[int] = MAX_HEADER_SIZE
+    known_flags: ClassVar[Mapping[Kind, int]] = {
+        Kind.ENQUEUE: TRANSIENT | EXTERNAL,
+        Kind.DEQUEUE: COMMIT_DECISION,
+        Kind.COMMIT: 0,
+        Kind.ABORT: 0,
+    }
+
+    def __init__(self, stream: JournalStream, files: list[LinearFile]) -> None:
+        super().__init__(stream)
+        self._files = files
+        self._bytes_checked = 0
+
+    # ---- one record ----
+
+    def _decode_header(self, buffer: bytes) -> RecordHeader:
+        return decode_header(buffer)
+
+    def _check(self, header: AnyRecordHeader, place: int) -> Verdict:
+        assert isinstance(header, RecordHeader)
+        if header.kind is Kind.FILLER:
+            return Verdict(header, None)
+        serial = self._files[place // self._stream.data_size].serial
+        if serial is None:
+            return Verdict(header, "not to be verified: the file's header, which holds the serial, is lost")
+        if header.serial != serial:
+            what = f"{header.kind.label} record with serial 0x{header.serial:x}, its file has 0x{serial:x}"
+            return Verdict(header, what, stale=True)
+        if header.has_tail:
+            problem = self._tail_problem(header, place)
+            if problem is not None:
+                return Verdict(header, problem)
+        return Verdict(header, None, xid=self._stream.read(place + header.header_size, header.xid_size))
+
+    def _tail_problem(self, header: RecordHeader, place: int) -> str | None:
+        tail_place = place + header.tail_offset
+        tail = decode_tail(self._stream.read_aside(tail_place, TAIL_SIZE))
+        if not tail.goes_with(header):
+            return f"{header.kind.label} record without its tail"
+        checksum = 1
+        for chunk in self._chunks(place, tail_place):
+            checksum = adler32(chunk, checksum)
+        if tail.checksum == checksum and tail.serial == header.serial:
+            return None
+        if self._was_continued(header, tail, place, checksum):
+            file, offset = self._stream.locate(place)
+            notice = (
+                f"{file.path}: the checksum of record 0x{header.rid:x} at 0x{offset:x} covers only its later part, as "
+                "qpidd's writer leaves it when it has to wait within a record; the record is kept"
+            )
+            if notice not in self.notices:
+                self.notices.append(notice)
+            return None
+        return f"{header.kind.label} record fails its checksum"
+
+    def _was_continued(self, header: RecordHeader, tail: Tail, place: int, checksum: int) -> bool:
+        """Whether the tail is that of a writer that had to wait within the record, at the end of a sector."""
+        end = place + header.tail_offset
+        data_size = self._stream.data_size
+        serials = {file.serial for file in self._files[place // data_size : end // data_size + 1]}
+        if tail.serial not in serials:
+            return False
+        continuation = Continuation(tail.checksum)
+        running, at = 1, place
+        for chunk in self._chunks(place, end):
+            view = memoryview(chunk)
+            while view:
+                count = min(SECTOR_SIZE - at % SECTOR_SIZE, len(view))
+                running = adler32(view[:count], running)
+                view, at = view[count:], at + count
+                if at % SECTOR_SIZE == 0 and at < end:
+                    continuation.beginning(at - place, running)
+        return continuation.matches(end - place, checksum)
+
+    def _chunks(self, place: int, end: int) -> Iterator[bytes]:
+        self._bytes_checked += end - place
+        for chunk_place in range(place, end, _CHUNK):
+            yield self._stream.read(chunk_place, min(_CHUNK, end - chunk_place))
+
+    def begins_record(self, _place: int, verdict: Verdict) -> bool:
+        """Whether the broken record carries the file's serial."""
+        header = verdict.header
+        return header is not None and header.kind is not Kind.FILLER and not verdict.stale
+
+    # ---- runs of plain records ----
+
+    def run(self, place: int, file_end: int, sink: RecordSink) -> int:
+        """Take plain records from `place` on."""
+        serial = self._files[place // self._stream.data_size].serial
+        if serial is None:
+            return place
+        window, at = self._stream.window(place, LEAST_WINDOW)
+        base = place - at
+        length = len(window)
+        stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
+        enqueue, dequeue = sink.enqueue, sink.dequeue
+        unpack_header, unpack_tail, checksum = _HEADER.unpack_from, TAIL.unpack_from, adler32
+        while at < stop:
+            head, record_serial, rid, first, second = unpack_header(window, at)
+            if head == _ENQUEUE and not first:
+                tail = at + 40 + second
+                after = (tail + TAIL_SIZE + BLOCK_SIZE - 1) & -BLOCK_SIZE
+                if after > length or record_serial != serial:
+                    break
+                if unpack_tail(window, tail) != (_ENQUEUE_TAIL, checksum(window[at:tail]), serial, rid):
+                    break
+                enqueue(rid, base + at)
+                at = after
+            elif head & _MAGIC_MASK == _FILLER:
+                at += BLOCK_SIZE
+            elif head == _DEQUEUE and not second and record_serial == serial:
+                dequeue(rid, first, base + at)
+                at += BLOCK_SIZE
+            else:
+                break
+        return base + at
+
+    # ---- breaks ----
+
+    def search(self, place: int) -> int | None:
+        """The first good record at or after `place`. Only the file's own serial makes a candidate worth checking."""
+        budget = self._bytes_checked + _WORK * self._stream.size
+        for candidate in self._candidates(place):
+            header = self._header(candidate)
+            if header is None or header.kind is Kind.FILLER or not self._plausible(header, candidate):
+                continue
+            if self._bytes_checked > budget and header.size > _CHEAP_RECORD:
+                continue
+            if self.examine(candidate).problem is None:
+                return candidate
+        return None

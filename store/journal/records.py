@@ -1,0 +1,222 @@
+"""What stands at the places of a journal: the part of reading that all formats share.
+
+A `JournalRecords` says of one place whether a good record stands there or what is wrong, takes runs of plain records,
+which most are, in one go, and finds the next good record after a break in the chain of records. Each format has its
+own: `version_1`, `version_2`, `linear`.
+
+After a break, candidates are the blocks that begin with the format's magic. A file's header names the first record in
+it, so each further file is entered there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
+
+import formats.qls.records as qls
+import formats.rhm.records as rhm
+from formats.errors import FormatError
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import Kind, is_padding
+from store.damage import Damage
+from store.journal.stream import JournalStream
+
+MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 518, a local one 24; more is no record
+LEAST_WINDOW: Final = 8192  # bytes ahead that make looking into the window worthwhile
+
+#: A record's header, of whichever format.
+RecordHeader: TypeAlias = rhm.RecordHeader | qls.RecordHeader
+
+
+class RecordSink(Protocol):
+    """Takes what a walk finds, in the order in which it was written."""
+
+    def enqueue(self, rid: int, place: int) -> None:
+        """A persistent message outside of any transaction."""
+
+    def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
+        """A dequeue outside of any transaction."""
+
+    def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
+        """Any other record: transactional, transient, moved; and all, fillers too, where every record is asked for."""
+
+    def damaged(self, damage: Damage) -> None:
+        """Damage that the walk met and passed."""
+
+
+class Verdict(NamedTuple):
+    """What stands at a place.
+
+    Attributes:
+        header: the record's header, where one can be read.
+        problem: what is wrong; None for a good record of the present lap.
+        stale: the record is whole, but of an older lap (version 1), an older flush (version 2), or the file's former
+            life (linear).
+        xid: of a good record, its transaction id.
+    """
+
+    header: RecordHeader | None
+    problem: str | None
+    stale: bool = False
+    xid: bytes = b""
+
+
+class EndState(NamedTuple):
+    """How a journal ends, as far as its format can tell.
+
+    Attributes:
+        torn: whether a flush is incomplete.
+        sealed: version 2: whether the journal was closed cleanly.
+        flush: version 2: number of the last flush read.
+    """
+
+    torn: bool = False
+    sealed: bool = False
+    flush: int = 0
+
+
+class JournalRecords(ABC):
+    """The records of one journal.
+
+    Attributes:
+        magic: the first three bytes of every record.
+        max_header_size: bytes of the longest record header.
+        usual_flags: flags that a plain record may have.
+        known_flags: kind -> the flags that mean something; empty where a checksum covers them all.
+        notices: one line each: what was met and is no damage.
+    """
+
+    magic: ClassVar[bytes]
+    max_header_size: ClassVar[int]
+    usual_flags: ClassVar[int] = 0
+    known_flags: ClassVar[Mapping[Kind, int]] = {}
+
+    def __init__(self, stream: JournalStream) -> None:
+        self._stream = stream
+        self.notices: list[str] = []
+
+    # ---- one record ----
+
+    def examine(self, place: int) -> Verdict:
+        """What stands at `place`."""
+        try:
+            header = self._decode_header(self._stream.read(place, self.max_header_size))
+        except FormatError as error:
+            return Verdict(None, error.what)
+        if header.xid_size > MAX_XID_SIZE:
+            return Verdict(header, f"{header.kind.label} record with an xid of {header.xid_size} bytes")
+        if header.size > self._stream.size - place:
+            return Verdict(header, f"{header.kind.label} record of {header.size} bytes runs past the journal's end")
+        return self._check(header, place)
+
+    @abstractmethod
+    def _decode_header(self, buffer: bytes) -> RecordHeader:
+        """The header at the start of `buffer`. Raises FormatError."""
+
+    @abstractmethod
+    def _check(self, header: RecordHeader, place: int) -> Verdict:
+        """Whether the record that `header` begins is good; its sizes are within bounds."""
+
+    def taken(self, header: RecordHeader) -> None:  # noqa: B027  # formats without flushes have nothing to remember
+        """A good record was read; the walk goes on behind it."""
+
+    # ---- runs of plain records ----
+
+    @abstractmethod
+    def run(self, place: int, file_end: int, sink: RecordSink) -> int:
+        """Take plain records from `place` on: the hot part of recovery.
+
+        Plain are enqueues and dequeues outside of any transaction. The run stops at the first record that is anything
+        else, or not whole in the stream's window, or not good; `examine` then says what it is.
+
+        Args:
+            place: where the first record header stands.
+            file_end: where the present file ends; headers beyond are not looked at.
+            sink: its `enqueue` and `dequeue` are called.
+
+        Returns:
+            The place of the first record that was not taken.
+        """
+
+    # ---- breaks ----
+
+    @abstractmethod
+    def search(self, place: int) -> int | None:
+        """The first good record at or after `place`; None if there is none."""
+
+    def after_break(self, place: int, likely: int | None) -> int | None:
+        """The first good record after what broke the chain at `place`; None if there is none.
+
+        Args:
+            place: where something stands that is no good record.
+            likely: where the next record stands if only the broken record's tail is bad. It is looked for there first,
+                so that nothing in that record's body is taken for a record.
+        """
+        if likely is not None and self._goes_on_at(likely):
+            return likely
+        return self.search(place)  # from the place itself: an old record there is passed over whole
+
+    @abstractmethod
+    def begins_record(self, place: int, verdict: Verdict) -> bool:
+        """Whether what broke the chain is a record that was being written, and not what an older lap left behind."""
+
+    def end_state(self) -> EndState:
+        """How the journal ends behind the last record that was taken."""
+        return EndState()
+
+    # ---- for the formats' own searches ----
+
+    def _goes_on_at(self, place: int) -> bool:
+        """Whether there is a good record at `place`, perhaps after the fillers that end a flush."""
+        sector = self._stream.geometry.header_size  # in both geometries one sector
+        for at in range(place, min(place + sector, self._stream.size), BLOCK_SIZE):
+            verdict = self.examine(at)
+            if verdict.header is None or verdict.problem is not None:
+                return False
+            if verdict.header.kind is not Kind.FILLER:
+                return self._plausible(verdict.header, at)
+        return False
+
+    def _plausible(self, header: RecordHeader, place: int) -> bool:
+        """A plain dequeue may have no tail, so its padding must do."""
+        return header.has_tail or is_padding(self._stream.read(place, BLOCK_SIZE)[header.header_size :])
+
+    def _header(self, place: int) -> RecordHeader | None:
+        try:
+            return self._decode_header(self._stream.read(place, BLOCK_SIZE))
+        except FormatError:
+            return None
+
+    def _candidates(self, place: int) -> Iterator[int]:
+        """The blocks from `place` on that begin with the magic."""
+        stream = self._stream
+        file_end = place - place % stream.data_size + stream.data_size
+        while place < stream.size:
+            if place >= file_end:
+                place = self._first_in(file_end)
+                file_end += stream.data_size
+                continue
+            file, offset = stream.locate(place)
+            if offset >= file.size:
+                place = file_end  # cut short or missing: an info file may claim any size
+                continue
+            window, at = stream.window(place, BLOCK_SIZE)
+            base = place - at
+            end = min(len(window), file_end - base)
+            found = window.find(self.magic, at, end)
+            while found >= 0:
+                if not (base + found) % BLOCK_SIZE:
+                    yield base + found
+                found = window.find(self.magic, found + 1, end)
+            place = base + end
+
+    def _first_in(self, begin: int) -> int:
+        """Where the search enters the file that begins at `begin`; its end, if no record begins in it."""
+        if begin >= self._stream.size:
+            return begin
+        file, _ = self._stream.locate(begin)
+        first = file.first_record(self._stream.geometry)
+        if first is not None:
+            return begin + first
+        return begin + self._stream.data_size if file.begins_no_record(self._stream.geometry) else begin

@@ -1,0 +1,161 @@
+"""The records of a version-1 journal, qpidd's legacystore.
+
+It has neither checksums nor flush numbers. A record is good if its tail matches it and its overwrite indicator is that
+of its file; a plain dequeue has no tail, so after a break its padding must do. There an old record, where one is met,
+is passed over whole, so that what lies in its body is not looked at; nor is what lies in the body of the broken record
+itself, where the chain goes on behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final
+
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import (
+    COMMIT_DECISION,
+    EXTERNAL,
+    MAX_HEADER_SIZE,
+    OVERWRITE_INDICATOR,
+    TAIL,
+    TAIL_SIZE,
+    TRANSIENT,
+    Kind,
+    RecordHeader,
+    decode_header,
+    decode_tail,
+    version_1_check,
+)
+from store.journal.order import RingFile
+from store.journal.records import LEAST_WINDOW, JournalRecords, RecordSink, Verdict
+from store.journal.records import RecordHeader as AnyRecordHeader
+from store.journal.stream import JournalStream
+
+# The common part of a header as one number, then what follows it in an enqueue or dequeue.
+_HEADER: Final = struct.Struct("<QQQQ")
+_MAGIC_MASK: Final = 0xFFFFFFFF
+
+
+def _ignore_enqueue(_rid: int, _place: int) -> None:
+    """Old records are stepped over, and nothing is made of them."""
+
+
+def _ignore_dequeue(_rid: int, _dequeued_rid: int, _place: int) -> None:
+    """Old records are stepped over, and nothing is made of them."""
+
+
+class Version1Records(JournalRecords):
+    """The records of one version-1 journal."""
+
+    magic: ClassVar[bytes] = b"RHM"
+    max_header_size: ClassVar[int] = MAX_HEADER_SIZE
+    usual_flags: ClassVar[int] = OVERWRITE_INDICATOR
+    known_flags: ClassVar[Mapping[Kind, int]] = {
+        Kind.ENQUEUE: OVERWRITE_INDICATOR | TRANSIENT | EXTERNAL,
+        Kind.DEQUEUE: OVERWRITE_INDICATOR | COMMIT_DECISION,
+        Kind.COMMIT: OVERWRITE_INDICATOR,
+        Kind.ABORT: OVERWRITE_INDICATOR,
+    }
+
+    def __init__(self, stream: JournalStream, files: list[RingFile]) -> None:
+        super().__init__(stream)
+        self._files = files
+
+    def _indicator(self, place: int) -> int | None:
+        return self._files[place // self._stream.data_size].overwrite_indicator
+
+    # ---- one record ----
+
+    def _decode_header(self, buffer: bytes) -> RecordHeader:
+        return decode_header(buffer)
+
+    def _check(self, header: AnyRecordHeader, place: int) -> Verdict:
+        assert isinstance(header, RecordHeader)
+        if header.version != 1:
+            return Verdict(None, f"record of version {header.version} in a journal of version 1")
+        if header.kind is Kind.FILLER:
+            return Verdict(header, None)
+        if header.has_tail:
+            check, rid = decode_tail(self._stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
+            if check != version_1_check(header.kind) or rid != header.rid:
+                return Verdict(header, f"{header.kind.label} record without its tail")
+        indicator = self._indicator(place)
+        if indicator is not None and header.flags & OVERWRITE_INDICATOR != indicator:
+            return Verdict(header, f"{header.kind.label} record of another lap", stale=True)
+        return Verdict(header, None, xid=self._stream.read(place + header.header_size, header.xid_size))
+
+    def begins_record(self, place: int, verdict: Verdict) -> bool:
+        """Whether the broken record carries the overwrite indicator of the present lap."""
+        if verdict.header is None or verdict.stale:
+            return False
+        indicator = self._indicator(place)
+        return indicator is None or verdict.header.flags & OVERWRITE_INDICATOR == indicator
+
+    # ---- runs of plain records ----
+
+    def run(self, place: int, file_end: int, sink: RecordSink) -> int:
+        """Take plain records from `place` on."""
+        indicator = self._indicator(place)
+        return place if indicator is None else self._run(place, file_end, indicator, sink.enqueue, sink.dequeue)
+
+    def _run(
+        self,
+        place: int,
+        file_end: int,
+        indicator: int,
+        enqueue: Callable[[int, int], None],
+        dequeue: Callable[[int, int, int], None],
+    ) -> int:
+        window, at = self._stream.window(place, LEAST_WINDOW)
+        base = place - at
+        length = len(window)
+        stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
+        enqueue_head = Kind.ENQUEUE | 1 << 32 | indicator << 48
+        dequeue_head = Kind.DEQUEUE | 1 << 32 | indicator << 48
+        filler, enqueue_check = int(Kind.FILLER), version_1_check(Kind.ENQUEUE)
+        unpack_header, unpack_tail = _HEADER.unpack_from, TAIL.unpack_from
+        while at < stop:
+            head, rid, first, second = unpack_header(window, at)
+            if head == enqueue_head and not first:
+                tail = at + 32 + second
+                after = (tail + TAIL_SIZE + BLOCK_SIZE - 1) & -BLOCK_SIZE
+                if after > length or unpack_tail(window, tail) != (enqueue_check, rid):
+                    break
+                enqueue(rid, base + at)
+                at = after
+            elif head == dequeue_head and not second:
+                dequeue(rid, first, base + at)
+                at += BLOCK_SIZE
+            elif head & _MAGIC_MASK == filler:
+                at += BLOCK_SIZE
+            else:
+                break
+        return base + at
+
+    # ---- breaks ----
+
+    def search(self, place: int) -> int | None:
+        """The first good record at or after `place`; old records are passed over whole."""
+        after_old = place
+        for candidate in self._candidates(place):
+            if candidate < after_old:
+                continue
+            header = self._header(candidate)
+            if header is None or header.kind is Kind.FILLER or not self._plausible(header, candidate):
+                continue
+            verdict = self.examine(candidate)
+            if verdict.problem is None:
+                return candidate
+            if verdict.stale:
+                after_old = self._after_old_records(candidate, header)
+        return None
+
+    def _after_old_records(self, place: int, header: AnyRecordHeader) -> int:
+        file_end = (place // self._stream.data_size + 1) * self._stream.data_size
+        indicator = self._indicator(place)
+        assert indicator is not None  # else no record could be called old
+        after = place + header.size
+        if after >= file_end:
+            return after
+        return self._run(after, file_end, indicator ^ 1, _ignore_enqueue, _ignore_dequeue)

@@ -1,0 +1,209 @@
+"""The records of a version-2 journal, our own.
+
+A record is good if its checksum, with the salt of the file in which it begins, holds, and its flush number does not go
+back. Which flush broke is known, because the last record of a flush is flagged: after such a record it is the next
+one, otherwise the present one. A record after the break counts only if one of a later flush follows: that one was
+written after the broken flush had been synced whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from formats.checksum import extend_crc32c
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import (
+    LAST_OF_FLUSH,
+    MAX_HEADER_SIZE,
+    SALT,
+    SEAL,
+    TAIL,
+    TAIL_SIZE,
+    Kind,
+    RecordHeader,
+    decode_header,
+    decode_tail,
+    version_2_check,
+)
+from store.journal.order import RingFile
+from store.journal.records import LEAST_WINDOW, EndState, JournalRecords, RecordSink, Verdict
+from store.journal.records import RecordHeader as AnyRecordHeader
+from store.journal.stream import JournalStream
+
+_CHUNK: Final = 1 << 20  # bytes of data checksummed at a time
+_WORK: Final = 8  # a search checksums at most so many times the journal's size ...
+_CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
+_FLUSH: Final = struct.Struct("<I")
+_FLUSH_OFFSET: Final = 20
+
+# The common part of a header as one number, then what follows it in an enqueue or dequeue.
+_HEADER: Final = struct.Struct("<QQIIQ")
+_LAST: Final = LAST_OF_FLUSH << 48
+_ENQUEUE: Final = Kind.ENQUEUE | 2 << 32
+_DEQUEUE: Final = Kind.DEQUEUE | 2 << 32
+
+
+@dataclass(slots=True)
+class FlushState:
+    """Which flush the walk is in.
+
+    Attributes:
+        number: that of the last good record, 64 bits.
+        complete: whether that record was flagged as the last of its flush.
+        sealed: whether it was the seal of a clean close.
+    """
+
+    number: int = 0
+    complete: bool = False
+    sealed: bool = False
+
+    def expand(self, low: int) -> int:
+        """The 64-bit flush number whose low 32 bits are `low`: the one nearest to the present number."""
+        step = (low - self.number) & 0xFFFFFFFF
+        return self.number + step if step < 0x80000000 else self.number + step - 0x100000000
+
+    def advance(self, header: RecordHeader) -> None:
+        """A good record was read."""
+        self.number = self.expand(header.flush)
+        self.complete = bool(header.flags & LAST_OF_FLUSH)
+        self.sealed = header.kind is Kind.FILLER and bool(header.flags & SEAL)
+
+    @property
+    def next_to_break(self) -> int:
+        """The flush in which a bad record after the last good one belongs."""
+        return self.number + 1 if self.complete else self.number
+
+
+class Version2Records(JournalRecords):
+    """The records of one version-2 journal."""
+
+    magic: ClassVar[bytes] = b"RHM"
+    max_header_size: ClassVar[int] = MAX_HEADER_SIZE
+    usual_flags: ClassVar[int] = LAST_OF_FLUSH
+
+    def __init__(self, stream: JournalStream, files: list[RingFile]) -> None:
+        super().__init__(stream)
+        self._files = files
+        self._bytes_checked = 0
+        headers = [file.header for file in files if file.header is not None]
+        self._flush = FlushState(headers[0].first_flush if headers else 0)
+
+    # ---- one record ----
+
+    def _decode_header(self, buffer: bytes) -> RecordHeader:
+        return decode_header(buffer)
+
+    def _check(self, header: AnyRecordHeader, place: int) -> Verdict:
+        assert isinstance(header, RecordHeader)
+        if header.version != 2:
+            return Verdict(None, f"record of version {header.version} in a journal of version 2")
+        file = self._files[place // self._stream.data_size]
+        if file.header is None:
+            return Verdict(header, "not to be verified: the file's header, which holds the salt, is lost")
+        check, rid = decode_tail(self._stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
+        if rid != header.rid:
+            return Verdict(header, f"{header.kind.label} record without its tail")
+        head = self._stream.read(place, header.header_size)
+        xid = self._stream.read(place + header.header_size, header.xid_size)
+        crc = self._data_crc(place + header.header_size + header.xid_size, header.stored_size)
+        if check != version_2_check(head, xid, crc, file.header.salt):
+            return Verdict(header, f"{header.kind.label} record fails its checksum")
+        if self._flush.expand(header.flush) < self._flush.number:
+            return Verdict(header, f"{header.kind.label} record of an older flush", stale=True)
+        return Verdict(header, None, xid=xid)
+
+    def _data_crc(self, place: int, size: int) -> int:
+        self._bytes_checked += size
+        crc = 0
+        for chunk_place in range(place, place + size, _CHUNK):
+            crc = extend_crc32c(crc, self._stream.read(chunk_place, min(_CHUNK, place + size - chunk_place)))
+        return crc
+
+    def taken(self, header: AnyRecordHeader) -> None:
+        """A good record was read: its flush is the present one."""
+        assert isinstance(header, RecordHeader)
+        self._flush.advance(header)
+
+    # ---- runs of plain records ----
+
+    def run(self, place: int, file_end: int, sink: RecordSink) -> int:
+        """Take plain records from `place` on, and move the present flush along."""
+        header = self._files[place // self._stream.data_size].header
+        if header is None:
+            return place
+        window, at = self._stream.window(place, LEAST_WINDOW)
+        base = place - at
+        length = len(window)
+        stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
+        enqueue, dequeue, flush = sink.enqueue, sink.dequeue, self._flush
+        salt = SALT.pack(header.salt)
+        unpack_header, unpack_tail, extend = _HEADER.unpack_from, TAIL.unpack_from, extend_crc32c
+        number, last_head = flush.number, 0
+        low = number & 0xFFFFFFFF
+        while at < stop:
+            head, rid, xid_size, record_flush, datum = unpack_header(window, at)
+            kind = head & ~_LAST
+            data = tail = at + 32
+            if kind == _ENQUEUE:
+                tail += datum
+            elif kind != _DEQUEUE:
+                break
+            after = (tail + TAIL_SIZE + BLOCK_SIZE - 1) & -BLOCK_SIZE
+            if xid_size or after > length:
+                break
+            crc = extend(extend(0, window[data:tail]), window[at:data] + salt)
+            if unpack_tail(window, tail) != (crc, rid):
+                break
+            if record_flush != low:
+                step = (record_flush - low) & 0xFFFFFFFF
+                if step >= 0x80000000:
+                    break
+                number, low = number + step, record_flush
+            if kind == _ENQUEUE:
+                enqueue(rid, base + at)
+            else:
+                dequeue(rid, datum, base + at)
+            last_head = head
+            at = after
+        if last_head:
+            flush.number, flush.complete, flush.sealed = number, bool(last_head & _LAST), False
+        return base + at
+
+    # ---- breaks, and the end ----
+
+    def after_break(self, place: int, _likely: int | None) -> int | None:
+        """The first good record after what broke the chain at `place`: checksums tell, wherever it stands."""
+        return self.search(place + BLOCK_SIZE)
+
+    def search(self, place: int) -> int | None:
+        """The first good record at or after `place` that may be believed (the module's docstring)."""
+        broken = self._flush.next_to_break
+        budget = self._bytes_checked + _WORK * self._stream.size
+        rest_of_broken: int | None = None
+        for candidate in self._candidates(place):
+            (low,) = _FLUSH.unpack(self._stream.read(candidate + _FLUSH_OFFSET, _FLUSH.size))
+            number = self._flush.expand(low)
+            if number < broken or (number == broken and rest_of_broken is not None):
+                continue
+            header = self._header(candidate)
+            if header is None or (self._bytes_checked > budget and header.size > _CHEAP_RECORD):
+                continue
+            if self.examine(candidate).problem is not None:
+                continue
+            if number > broken:
+                return candidate if rest_of_broken is None else rest_of_broken
+            rest_of_broken = candidate
+        return None
+
+    def begins_record(self, _place: int, verdict: Verdict) -> bool:
+        """Whether the broken record is of a later flush than the last good one."""
+        header = verdict.header
+        if verdict.stale or not isinstance(header, RecordHeader):
+            return False
+        return self._flush.expand(header.flush) > self._flush.number
+
+    def end_state(self) -> EndState:
+        """A flush whose last record is missing is torn."""
+        return EndState(not self._flush.complete, self._flush.sealed, self._flush.number)

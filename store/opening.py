@@ -1,0 +1,161 @@
+"""Opens the journals of a store, a journal by itself, or a single file, whatever their format."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+from formats.rhm.jinf import TPL_BASE_NAME
+from store.damage import Damage
+from store.disk import Disk
+from store.file_pool import FilePool, PooledFile, linear_file_names, read_file_pool
+from store.journal.directory import NotAJournalError, open_file, open_journal
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
+from store.journal.linear_directory import open_line, open_linear_file
+from store.journal.linear_file import queue_name_of
+from store.layout import JournalPlace, StoreKind, StoreLayout
+
+TPL_NAME: Final = "TplStore"
+
+_LOST_MESSAGES: Final = "its messages are lost"
+_LOST_PREPARED_LIST: Final = (
+    "transactions that were prepared count as never prepared: what they enqueued is left out, "
+    "what they dequeued is kept"
+)
+
+
+@dataclass(slots=True)
+class OpenedJournals:
+    """The journals of a store.
+
+    Attributes:
+        prepared_list: the transaction prepared list's; None if there is none.
+        journals: the queues'.
+        pool: the files of a linearstore's partitions; None for the other stores.
+        damage: what could not be opened.
+        notices: one line each: what a user should know, and no damage.
+    """
+
+    prepared_list: Journal | None = None
+    journals: list[Journal] = field(default_factory=list)
+    pool: FilePool | None = None
+    damage: list[Damage] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def open_journals(disk: Disk, layout: StoreLayout) -> OpenedJournals:
+    """Open every journal of `layout`.
+
+    Raises:
+        NotAJournalError, OSError: the journal or file that the layout's path itself names cannot be opened.
+    """
+    return _Opening(disk, layout).all()
+
+
+class _Opening:
+    def __init__(self, disk: Disk, layout: StoreLayout) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._opened = OpenedJournals()
+        self._taken: dict[str, PooledFile] = {}
+        self._unlinked: dict[str, list[PooledFile]] = defaultdict(list)
+
+    def all(self) -> OpenedJournals:
+        layout, opened = self._layout, self._opened
+        if layout.pools is not None:
+            self._read_pool(layout.pools)
+        if layout.kind is StoreKind.FILE:
+            self._file(_open_single(self._disk, layout.path))
+        if layout.prepared_list is not None:
+            opened.prepared_list = self._open(JournalPlace(layout.prepared_list, TPL_NAME), _LOST_PREPARED_LIST)
+        elif layout.kind is StoreKind.LINEAR and self._unlinked.get(TPL_NAME):
+            opened.prepared_list = self._lost_directory("tpl2", TPL_NAME)
+        for place in layout.journals:
+            journal = self._open(place, _LOST_MESSAGES)
+            if journal is not None:
+                self._file(journal)
+        self._journals_without_directory()
+        return opened
+
+    def _file(self, journal: Journal) -> None:
+        """A journal or file that was named by itself may be the prepared list's; a queue may have its name."""
+        alone = self._layout.kind in (StoreKind.JOURNAL, StoreKind.FILE)
+        linear = journal.format is JournalFormat.LINEAR
+        if alone and (journal.name == TPL_NAME if linear else journal.base_name == TPL_BASE_NAME):
+            self._opened.prepared_list = journal
+        else:
+            self._opened.journals.append(journal)
+
+    def _open(self, place: JournalPlace, consequence: str) -> Journal | None:
+        try:
+            journal = self._open_directory(place)
+        except (NotAJournalError, OSError) as error:
+            if place.directory == self._layout.path:
+                raise
+            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            self._opened.damage.append(Damage(place.directory, None, None, what, consequence))
+            return None
+        self._opened.notices.extend(journal.notices)
+        journal.notices.clear()
+        return journal
+
+    # ---- linearstore ----
+
+    def _open_directory(self, place: JournalPlace) -> Journal:
+        linear = self._layout.kind is StoreKind.LINEAR or self._layout.pools is not None
+        if not linear and not linear_file_names(self._disk.names(place.directory)):
+            return open_journal(self._disk, place.directory, name=place.name)
+        if self._layout.kind is not StoreKind.JOURNAL or place.directory != self._layout.path:
+            return open_line(self._disk, place.directory, place.name, self._taken, self._unlinked.pop(place.name, ()))
+        # A journal named by itself: its directory may have been copied to any place, so its files tell its name.
+        journal = open_line(self._disk, place.directory, None, self._taken)
+        if not journal.files.files and journal.damage:
+            raise NotAJournalError(f"{place.directory}: {journal.damage[0].what}; name the whole store")
+        return journal
+
+    def _read_pool(self, root: str) -> None:
+        pool = self._opened.pool = read_file_pool(self._disk, root)
+        self._opened.damage.extend(pool.damage)
+        self._taken = pool.taken
+        if self._layout.kind is StoreKind.LINEAR:
+            directories = [place.directory for place in self._layout.journals]
+            if self._layout.prepared_list is not None:
+                directories.append(self._layout.prepared_list)
+            linked = {name for directory in directories for name in self._linked(directory)}
+            for name in sorted(pool.taken.keys() - linked):
+                queue = queue_name_of(self._disk, pool.taken[name].path)
+                if queue is not None:
+                    self._unlinked[queue].append(pool.taken[name])
+
+    def _linked(self, directory: str) -> list[str]:
+        try:
+            return linear_file_names(self._disk.names(directory))
+        except OSError:
+            return []  # opening the journal says so
+
+    def _journals_without_directory(self) -> None:
+        """Files that no journal links, of queues that have no directory left."""
+        for queue in sorted(self._unlinked):
+            if queue != TPL_NAME and self._unlinked[queue]:
+                self._opened.journals.append(self._lost_directory(posixpath.join("jrnl2", queue), queue))
+
+    def _lost_directory(self, below: str, queue: str) -> Journal:
+        assert self._layout.pools is not None
+        directory = posixpath.join(self._layout.pools, below)
+        journal = open_line(self._disk, directory, queue, self._taken, self._unlinked.pop(queue))
+        self._opened.notices.extend(journal.notices)
+        journal.notices.clear()
+        return journal
+
+
+def _open_single(disk: Disk, path: str) -> Journal:
+    """A single file, by its magic: of a ring or of a line."""
+    opened = disk.open(path)
+    try:
+        linear = opened.read(0, 3) == b"QLS"
+    finally:
+        opened.close()
+    return open_linear_file(disk, path) if linear else open_file(disk, path)
