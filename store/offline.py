@@ -31,7 +31,7 @@ from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
 from store.key_value import CatalogueError, open_copy
 from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
-from store.opening import open_journals
+from store.opening import LOST_PREPARED_LIST, open_journals
 from store.prepared import PreparedTransaction, prepared_transactions
 from store.wiring import Wiring, catalogue_wiring, environment_wiring
 
@@ -84,6 +84,41 @@ class RecoveredTransaction(NamedTuple):
     dequeues: int | None
 
 
+class _OpenTransactions:
+    """The transactions that are open anywhere in a store, and what becomes of them.
+
+    Args:
+        prepared: those that the prepared list has.
+    """
+
+    def __init__(self, prepared: list[PreparedTransaction]) -> None:
+        self._outcomes = {transaction.xid: transaction.outcome for transaction in prepared}
+        self._two_phase = {transaction.xid: transaction.two_phase for transaction in prepared}
+        self._order: dict[bytes, Outcome] = dict(self._outcomes)
+        self._enqueues: Counter[bytes] = Counter()
+        self._dequeues: Counter[bytes] = Counter()
+
+    def resolve(self, recovery: JournalRecovery) -> None:
+        """Apply the outcomes to what one journal leaves open."""
+        for transaction in recovery.resolve(self._outcomes):
+            self._order.setdefault(transaction.xid, transaction.outcome)
+            self._enqueues[transaction.xid] += transaction.enqueues
+            self._dequeues[transaction.xid] += transaction.dequeues
+
+    def all(self, *, counted: bool) -> list[RecoveredTransaction]:
+        """The transactions; `counted`: whether any queue's journal was read."""
+        return [
+            RecoveredTransaction(
+                xid,
+                outcome,
+                self._two_phase.get(xid),
+                self._enqueues[xid] if counted else None,
+                self._dequeues[xid] if counted else None,
+            )
+            for xid, outcome in self._order.items()
+        ]
+
+
 class OfflineStore:
     """A store, a journal or a journal file, opened for reading.
 
@@ -110,6 +145,7 @@ class OfflineStore:
         self.pool = opened.pool
         self.damage.extend(opened.damage)
         self.notices.extend(opened.notices)
+        self._orphans: list[Journal] = []
 
     def close(self) -> None:
         """Let all files go."""
@@ -189,39 +225,30 @@ class OfflineStore:
 
     def recover(self) -> RecoveredStore:
         """Walk every journal, resolve what is open, and match queues and journals."""
-        prepared = self._recover_prepared_list()
-        outcomes = {transaction.xid: transaction.outcome for transaction in prepared}
-        enqueues: Counter[bytes] = Counter()
-        dequeues: Counter[bytes] = Counter()
-        order: dict[bytes, Outcome] = dict(outcomes)
+        prepared_list, prepared = self._recover_prepared_list()
+        open_now = _OpenTransactions(prepared)
         queues = []
         for name, record, journal in self._match():
-            recovery, end = self._recover_journal(journal) if journal is not None else (None, None)
-            if recovery is not None:
-                for transaction in recovery.resolve(outcomes):
-                    order.setdefault(transaction.xid, transaction.outcome)
-                    enqueues[transaction.xid] += transaction.enqueues
-                    dequeues[transaction.xid] += transaction.dequeues
+            recovery, end = (None, None) if journal is None else self._recover_journal(journal, open_now)
             queues.append(RecoveredQueue(name, record, journal, recovery, end))
-        if self.prepared_list is None and order:
+        orphans = [self._recover_orphan(journal, open_now) for journal in self._orphans]
+        transactions = open_now.all(counted=bool(self.journals))
+        commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
+        if self.prepared_list is None and commits and self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR):
+            # qpidd writes a commit only after the transaction was prepared, and makes the list at the first one.
+            what = "there is no transaction prepared list, though journals hold commits"
+            self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
+        elif self.prepared_list is None and transactions:
             self.notices.append(
-                f"{self.layout.path}: {len(order)} open transactions and no transaction prepared list at hand; "
+                f"{self.layout.path}: {len(transactions)} open transactions and no transaction prepared list at hand; "
                 "they count as never prepared"
             )
-        kinds = {transaction.xid: transaction.two_phase for transaction in prepared}
-        transactions = [
-            RecoveredTransaction(
-                xid,
-                outcome,
-                kinds.get(xid),
-                enqueues[xid] if self.journals else None,
-                dequeues[xid] if self.journals else None,
-            )
-            for xid, outcome in order.items()
-        ]
-        return RecoveredStore(self, queues, transactions)
+        return RecoveredStore(self, queues, transactions, prepared_list, orphans)
 
-    def _recover_journal(self, journal: Journal) -> tuple[JournalRecovery, JournalEnd | None]:
+    def _recover_journal(
+        self, journal: Journal, open_now: _OpenTransactions | None
+    ) -> tuple[JournalRecovery, JournalEnd | None]:
+        """Walk a journal and, but for the prepared list itself, resolve what it leaves open."""
         recovery = JournalRecovery()
         end = self.walk(journal, recovery)
         self.damage.extend(journal.damage)
@@ -229,7 +256,22 @@ class OfflineStore:
         self.damage.extend(contradictions(journal, recovery, end))
         if end is not None and end.torn:
             self.notices.append(torn_tail(journal, end))
+        if open_now is not None:
+            open_now.resolve(recovery)
         return recovery, end
+
+    def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:
+        """An empty orphan is what a crash leaves of a queue being created or deleted; one with messages is a loss."""
+        recovery, end = self._recover_journal(journal, open_now)
+        what = f'journal of queue "{journal.name}", which the catalogue does not know'
+        count = len(recovery.messages)
+        if count:
+            messages = "1 message" if count == 1 else f"{count} messages"
+            consequence = "they are left out; name the directory itself to see them"
+            self.damage.append(Damage(journal.path, None, None, f"{what}, holds {messages}", consequence))
+        else:
+            self.notices.append(f"{journal.path}: {what}; it is empty and left out")
+        return RecoveredQueue(journal.name, None, journal, recovery, end)
 
     def walk(self, journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
         """`journal.walk`, but where the system refuses to read on, that is damage and the end of this journal."""
@@ -252,17 +294,18 @@ class OfflineStore:
         data_place, size = journal.data_of_enqueue(place)
         return journal.stream.read(data_place, min(size, 1)) not in (b"", b"\0")
 
-    def _recover_prepared_list(self) -> list[PreparedTransaction]:
+    def _recover_prepared_list(self) -> tuple[RecoveredQueue | None, list[PreparedTransaction]]:
         journal = self.prepared_list
         if journal is None:
-            return []
-        recovery, _ = self._recover_journal(journal)
+            return None, []
+        recovery, end = self._recover_journal(journal, None)
         two_phase = {}
         for transaction in recovery.transactions:
             for operation in transaction:
                 if operation.is_enqueue:
                     two_phase[operation.place] = self.is_two_phase(operation.place)
-        return prepared_transactions(recovery.transactions, two_phase)
+        prepared = prepared_transactions(recovery.transactions, two_phase)
+        return RecoveredQueue(journal.name, None, journal, recovery, end), prepared
 
     # ---- queues and their journals ----
 
@@ -289,10 +332,7 @@ class OfflineStore:
             if wiring is None or not wiring.complete or wiring.damage:
                 yield journal.name, self._record_in_info(journal), journal
             else:
-                self.notices.append(
-                    f'{journal.path}: journal of queue "{journal.name}", which the catalogue does not know: '
-                    "left out; name the directory itself to see what is in it"
-                )
+                self._orphans.append(journal)
 
     def _journal_key(self, journal: Journal) -> str:
         if self.layout.kind is StoreKind.VERSION_2 and self.wiring is not None:
@@ -317,11 +357,15 @@ class RecoveredStore(NamedTuple):
         store: what was read; its `damage` and `notices` are complete now.
         queues: the queues, by id where a catalogue tells them.
         transactions: those that were open.
+        prepared_list: the transaction prepared list; None if there is none.
+        orphans: journals that a catalogue should know and does not: recovery leaves them out.
     """
 
     store: OfflineStore
     queues: list[RecoveredQueue]
     transactions: list[RecoveredTransaction]
+    prepared_list: RecoveredQueue | None
+    orphans: list[RecoveredQueue]
 
 
 def torn_tail(journal: Journal, end: JournalEnd) -> str:

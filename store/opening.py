@@ -21,7 +21,7 @@ from store.layout import JournalPlace, StoreKind, StoreLayout
 TPL_NAME: Final = "TplStore"
 
 _LOST_MESSAGES: Final = "its messages are lost"
-_LOST_PREPARED_LIST: Final = (
+LOST_PREPARED_LIST: Final = (
     "transactions that were prepared count as never prepared: what they enqueued is left out, "
     "what they dequeued is kept"
 )
@@ -70,7 +70,7 @@ class _Opening:
         if layout.kind is StoreKind.FILE:
             self._file(_open_single(self._disk, layout.path))
         if layout.prepared_list is not None:
-            opened.prepared_list = self._open(JournalPlace(layout.prepared_list, TPL_NAME), _LOST_PREPARED_LIST)
+            opened.prepared_list = self._open(JournalPlace(layout.prepared_list, TPL_NAME), LOST_PREPARED_LIST)
         elif layout.kind is StoreKind.LINEAR and self._unlinked.get(TPL_NAME):
             opened.prepared_list = self._lost_directory("tpl2", TPL_NAME)
         for place in layout.journals:

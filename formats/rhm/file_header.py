@@ -9,7 +9,7 @@ from typing import Final
 from formats.checksum import extend_crc32c
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import FILE_HEADER_SIZE
-from formats.rhm.records import COMMON, OVERWRITE_INDICATOR, PADDING, Kind
+from formats.rhm.records import COMMON, OVERWRITE_INDICATOR, PADDING, Kind, is_padding
 
 VERSION_1 = struct.Struct("<IBBHQHHIQQII")
 VERSION_2 = struct.Struct("<IBBHQQQQIHHQI")
@@ -131,3 +131,29 @@ def encode_file_header(header: FileHeader) -> bytes:
         )  # fmt: skip
         sector += CRC.pack(extend_crc32c(0, sector))
     return sector.ljust(FILE_HEADER_SIZE, PADDING)
+
+
+def header_oddities(sector: bytes) -> list[tuple[int, str]]:
+    """What in a decodable header's sector is not as its writer leaves it, though nothing is read from it.
+
+    Returns:
+        For each such field its offset and one line about it.
+    """
+    found = _version_1_oddities(sector) if sector[4] == 1 else []
+    rest = VERSION_1.size if sector[4] == 1 else VERSION_2.size + CRC.size
+    if not is_padding(sector[rest:FILE_HEADER_SIZE]):
+        found.append((rest, "file header's sector is not filled up with 0xff"))
+    return found
+
+
+def _version_1_oddities(sector: bytes) -> list[tuple[int, str]]:
+    _, _, _, flags, _, number, logical, reserved, _, _, nanoseconds, end = VERSION_1.unpack_from(sector)
+    unknown = flags & ~OVERWRITE_INDICATOR
+    checks = (
+        (6, unknown, f"file header with unknown flags 0x{unknown:04x}"),
+        (18, logical != number, f"file header's logical number {logical} is not its number {number}"),
+        (20, reserved, f"reserved field of the file header is 0x{reserved:08x} instead of 0"),
+        (40, nanoseconds >= 1_000_000_000, f"file header's time has {nanoseconds} nanoseconds"),
+        (44, end, f"last field of the file header is 0x{end:08x} instead of 0"),
+    )
+    return [(offset, what) for offset, wrong, what in checks if wrong]

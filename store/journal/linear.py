@@ -54,6 +54,7 @@ class LinearRecords(JournalRecords):
 
     magic: ClassVar[bytes] = b"QLS"
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
+    first_record_field: ClassVar[int] = 40
     known_flags: ClassVar[Mapping[Kind, int]] = {
         Kind.ENQUEUE: TRANSIENT | EXTERNAL,
         Kind.DEQUEUE: COMMIT_DECISION,
@@ -137,6 +138,12 @@ class LinearRecords(JournalRecords):
         header = verdict.header
         return header is not None and header.kind is not Kind.FILLER and not verdict.stale
 
+    def file_entered(self, place: int) -> None:
+        """Compare the record that the file's header names."""
+        header = self._files[place // self._stream.data_size].header
+        if header is not None:
+            self._compare_header_rid(place, header.rid)
+
     # ---- runs of plain records ----
 
     def run(self, place: int, file_end: int, sink: RecordSink) -> int:
@@ -150,6 +157,7 @@ class LinearRecords(JournalRecords):
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
         enqueue, dequeue = sink.enqueue, sink.dequeue
         unpack_header, unpack_tail, checksum = _HEADER.unpack_from, TAIL.unpack_from, adler32
+        last = self._last_place - base
         while at < stop:
             head, record_serial, rid, first, second = unpack_header(window, at)
             if head == _ENQUEUE and not first:
@@ -160,14 +168,15 @@ class LinearRecords(JournalRecords):
                 if unpack_tail(window, tail) != (_ENQUEUE_TAIL, checksum(window[at:tail]), serial, rid):
                     break
                 enqueue(rid, base + at)
-                at = after
+                last, at = at, after
             elif head & _MAGIC_MASK == _FILLER:
                 at += BLOCK_SIZE
             elif head == _DEQUEUE and not second and record_serial == serial:
                 dequeue(rid, first, base + at)
-                at += BLOCK_SIZE
+                last, at = at, at + BLOCK_SIZE
             else:
                 break
+        self._last_place = base + last
         return base + at
 
     # ---- breaks ----

@@ -124,25 +124,44 @@ class JournalReader:
             begin = index * stream.data_size
             first = file.first_record(stream.geometry)
             if first is not None:
-                return begin + first
+                return self._first_in(index, begin, begin + first, sink)
             if file.begins_no_record(stream.geometry):
                 continue
             if file.first_record_offset is not None:
                 what = f"first record offset 0x{file.first_record_offset:x} is not in the file"
-                sink.damaged(Damage(file.path, 0, None, what, "the first record is searched for"))
+                consequence = "the first record is searched for"
+                sink.damaged(Damage(file.path, self._records.first_record_field, None, what, consequence))
             found = self._records.search(begin)
             return begin if found is None else found
         return stream.size
+
+    def _first_in(self, index: int, begin: int, told: int, sink: RecordSink) -> int:
+        """The first record of the oldest file, whose header says that it is at `told`; nothing else leads there."""
+        if told == begin:
+            self._records.file_entered(begin)
+            return begin
+        found = self._records.search(begin) if self._records.tells_first_record(index) else None
+        if found is None or found >= told:
+            return told
+        file, offset = self._stream.locate(found)
+        what = (
+            f"file header says that the first record is at 0x{told - begin + self._stream.geometry.header_size:x}; "
+            f"there is one at 0x{offset:x}"
+        )
+        sink.damaged(Damage(file.path, self._records.first_record_field, None, what, "reading begins there"))
+        return found
 
     def _check_first_record(self, place: int, sink: RecordSink) -> None:
         """The chain of records arrives at `place` in another file, whose header must agree."""
         file, offset = self._stream.locate(place)
         told = file.first_record_offset
-        if told is None or told == offset:
+        if told is None or self._records.examine(place).problem is not None:
             return
-        if self._records.examine(place).problem is None:
+        self._records.file_entered(place)
+        if told != offset:
             what = f"file header says that the first record is at 0x{told:x}; it is at 0x{offset:x}"
-            sink.damaged(Damage(file.path, 0, None, what, "none: the records before it lead to the right place"))
+            consequence = "none: the records before it lead to the right place"
+            sink.damaged(Damage(file.path, self._records.first_record_field, None, what, consequence))
 
     # ---- good records ----
 
@@ -156,7 +175,7 @@ class JournalReader:
         return header._replace(flags=header.flags & ~unknown)
 
     def _take(self, header: RecordHeader, place: int, xid: bytes, sink: RecordSink, *, every_record: bool) -> None:
-        self._records.taken(header)
+        self._records.taken(header, place)
         if every_record:
             sink.record(header, place, xid)
         elif header.kind is Kind.FILLER:

@@ -82,6 +82,7 @@ class JournalRecords(ABC):
     Attributes:
         magic: the first three bytes of every record.
         max_header_size: bytes of the longest record header.
+        first_record_field: where in a file's header the first record offset stands.
         usual_flags: flags that a plain record may have.
         known_flags: kind -> the flags that mean something; empty where a checksum covers them all.
         notices: one line each: what was met and is no damage.
@@ -89,11 +90,13 @@ class JournalRecords(ABC):
 
     magic: ClassVar[bytes]
     max_header_size: ClassVar[int]
+    first_record_field: ClassVar[int]
     usual_flags: ClassVar[int] = 0
     known_flags: ClassVar[Mapping[Kind, int]] = {}
 
     def __init__(self, stream: JournalStream) -> None:
         self._stream = stream
+        self._last_place = -1  # of the last record taken that is no filler
         self.notices: list[str] = []
 
     # ---- one record ----
@@ -118,8 +121,17 @@ class JournalRecords(ABC):
     def _check(self, header: RecordHeader, place: int) -> Verdict:
         """Whether the record that `header` begins is good; its sizes are within bounds."""
 
-    def taken(self, header: RecordHeader) -> None:  # noqa: B027  # formats without flushes have nothing to remember
+    def taken(self, header: RecordHeader, place: int) -> None:
         """A good record was read; the walk goes on behind it."""
+        if header.kind is not Kind.FILLER:
+            self._last_place = place
+
+    def file_entered(self, place: int) -> None:  # noqa: B027  # for formats whose file headers name a record
+        """The chain of records arrives at `place`, the first record header in a file, or where that would be."""
+
+    def tells_first_record(self, _index: int) -> bool:
+        """Whether a good record that `search` finds at the beginning of a file is one, whatever the header says."""
+        return True
 
     # ---- runs of plain records ----
 
@@ -165,7 +177,23 @@ class JournalRecords(ABC):
         """How the journal ends behind the last record that was taken."""
         return EndState()
 
-    # ---- for the formats' own searches ----
+    # ---- for the formats' own use ----
+
+    def _compare_header_rid(self, place: int, told: int) -> None:
+        """Note a file header that names another record than the one that was written when the header was.
+
+        That is the first one in the file, or the one that goes on in it. After a crash it may be neither: the record
+        was torn, and another one written in its place. qpidd's resize tool names the next one.
+        """
+        file, offset = self._stream.locate(place)
+        at_hand = [place] if offset == self._stream.geometry.header_size else [place, self._last_place]
+        headers = [self._header(at) for at in at_hand if at >= 0]
+        rids = [header.rid for header in headers if header is not None and header.kind is not Kind.FILLER]
+        if rids and told not in rids:
+            self.notices.append(
+                f"{file.path}: file header names record 0x{told:x}; the file begins with 0x{rids[0]:x}; "
+                "nothing is read from that field"
+            )
 
     def _goes_on_at(self, place: int) -> bool:
         """Whether there is a good record at `place`, perhaps after the fillers that end a flush."""

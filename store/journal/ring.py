@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from formats.rhm.errors import RhmError
-from formats.rhm.file_header import FileHeader, decode_file_header
+from formats.rhm.file_header import FileHeader, decode_file_header, header_oddities
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import (
@@ -94,7 +94,8 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         damage.append(Damage(path, min(opened.size, geometry.file_size), None, what, lost))
     file = RingFile(number, path, opened.size, None, used=True)
     try:
-        file.header = decode_file_header(opened.read(0, FILE_HEADER_SIZE))
+        sector = opened.read(0, FILE_HEADER_SIZE)
+        file.header = decode_file_header(sector)
     except RhmError as error:
         damage.append(Damage(path, error.offset, None, error.what, _BY_NUMBER))
     except OSError as error:
@@ -104,8 +105,15 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
             file.used = _has_data(opened)
             if file.used:
                 damage.append(Damage(path, 0, None, "no file header, though the file holds data", _BY_NUMBER))
-        elif file.header.file_number != number and geometry.files > 1:
+            return _with_indicator(opened, file, geometry)
+        for offset, what in header_oddities(sector):
+            damage.append(Damage(path, offset, None, what, "none: nothing is read from it"))
+        if file.header.file_number != number and geometry.files > 1:
             _misnamed(opened, file, file.header, damage)
+    return _with_indicator(opened, file, geometry)
+
+
+def _with_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) -> RingFile:
     if file.used and (file.header is None or file.header.version == 1):
         file.record_indicator = _record_indicator(opened, file, geometry)
     return file

@@ -50,6 +50,7 @@ class Version1Records(JournalRecords):
 
     magic: ClassVar[bytes] = b"RHM"
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
+    first_record_field: ClassVar[int] = 24
     usual_flags: ClassVar[int] = OVERWRITE_INDICATOR
     known_flags: ClassVar[Mapping[Kind, int]] = {
         Kind.ENQUEUE: OVERWRITE_INDICATOR | TRANSIENT | EXTERNAL,
@@ -92,6 +93,16 @@ class Version1Records(JournalRecords):
         indicator = self._indicator(place)
         return indicator is None or verdict.header.flags & OVERWRITE_INDICATOR == indicator
 
+    def file_entered(self, place: int) -> None:
+        """Compare the record that the file's header names."""
+        header = self._files[place // self._stream.data_size].header
+        if header is not None:
+            self._compare_header_rid(place, header.rid)
+
+    def tells_first_record(self, index: int) -> bool:
+        """Only in the very first file, written once: else the end of an overwritten message may stand there."""
+        return self._files[index].number == 0 and len(self._files) < self._stream.geometry.files
+
     # ---- runs of plain records ----
 
     def run(self, place: int, file_end: int, sink: RecordSink) -> int:
@@ -115,6 +126,7 @@ class Version1Records(JournalRecords):
         dequeue_head = Kind.DEQUEUE | 1 << 32 | indicator << 48
         filler, enqueue_check = int(Kind.FILLER), version_1_check(Kind.ENQUEUE)
         unpack_header, unpack_tail = _HEADER.unpack_from, TAIL.unpack_from
+        last = self._last_place - base
         while at < stop:
             head, rid, first, second = unpack_header(window, at)
             if head == enqueue_head and not first:
@@ -123,14 +135,15 @@ class Version1Records(JournalRecords):
                 if after > length or unpack_tail(window, tail) != (enqueue_check, rid):
                     break
                 enqueue(rid, base + at)
-                at = after
+                last, at = at, after
             elif head == dequeue_head and not second:
                 dequeue(rid, first, base + at)
-                at += BLOCK_SIZE
+                last, at = at, at + BLOCK_SIZE
             elif head & _MAGIC_MASK == filler:
                 at += BLOCK_SIZE
             else:
                 break
+        self._last_place = base + last
         return base + at
 
     # ---- breaks ----
@@ -158,4 +171,7 @@ class Version1Records(JournalRecords):
         after = place + header.size
         if after >= file_end:
             return after
-        return self._run(after, file_end, indicator ^ 1, _ignore_enqueue, _ignore_dequeue)
+        last_place = self._last_place
+        place = self._run(after, file_end, indicator ^ 1, _ignore_enqueue, _ignore_dequeue)
+        self._last_place = last_place
+        return place

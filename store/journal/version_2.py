@@ -81,6 +81,7 @@ class Version2Records(JournalRecords):
 
     magic: ClassVar[bytes] = b"RHM"
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
+    first_record_field: ClassVar[int] = 16
     usual_flags: ClassVar[int] = LAST_OF_FLUSH
 
     def __init__(self, stream: JournalStream, files: list[RingFile]) -> None:
@@ -121,8 +122,9 @@ class Version2Records(JournalRecords):
             crc = extend_crc32c(crc, self._stream.read(chunk_place, min(_CHUNK, place + size - chunk_place)))
         return crc
 
-    def taken(self, header: AnyRecordHeader) -> None:
+    def taken(self, header: AnyRecordHeader, place: int) -> None:
         """A good record was read: its flush is the present one."""
+        super().taken(header, place)
         assert isinstance(header, RecordHeader)
         self._flush.advance(header)
 

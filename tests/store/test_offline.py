@@ -156,8 +156,7 @@ def test_a_lost_catalogue_is_damage_and_the_queues_come_from_the_journals(builde
     assert "the queues are those of the journals" in damage.consequence
 
 
-def test_an_orphan_is_left_out_and_noted(builder: StoreBuilder) -> None:
-    builder.orders.enqueue(b"m")
+def test_an_empty_orphan_is_left_out_and_noted(builder: StoreBuilder) -> None:
     path = builder.write()
     shutil.copytree(builder.rhm / "jrnl/1", builder.rhm / "jrnl/3")
     result = recovered(path)
@@ -166,6 +165,19 @@ def test_an_orphan_is_left_out_and_noted(builder: StoreBuilder) -> None:
     (notice,) = result.store.notices
     assert str(builder.rhm / "jrnl/3") in notice
     assert "which the catalogue does not know" in notice
+
+
+def test_an_orphan_that_holds_messages_is_damage(builder: StoreBuilder) -> None:
+    builder.orders.enqueue(b"m")
+    path = builder.write()
+    shutil.copytree(builder.rhm / "jrnl/1", builder.rhm / "jrnl/3")
+    result = recovered(path)
+    assert {name: len(kept) for name, kept in states(result).items()} == {"orders": 1, "bills": 0}
+    assert result.store.notices == []
+    (damage,) = result.store.damage
+    assert damage.file == str(builder.rhm / "jrnl/3")
+    assert damage.what == 'journal of queue "orders", which the catalogue does not know, holds 1 message'
+    assert damage.consequence.startswith("they are left out")
 
 
 def test_a_queue_without_its_journal_is_damage(builder: StoreBuilder) -> None:

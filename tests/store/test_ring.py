@@ -34,7 +34,7 @@ def ring_of(indicators: str) -> Ring:
     for number, indicator in enumerate(indicators):
         content = bytes(geometry.file_size)
         if indicator != "-":
-            header = encode_file_header(FileHeader(1, int(indicator), number, DATA_OFFSET))
+            header = encode_file_header(FileHeader(1, int(indicator), number, DATA_OFFSET, logical_number=number))
             content = header + bytes(SMALL)
         disk.files[f"/{number}"] = content
     return read_ring(disk, sorted(disk.files), geometry)
