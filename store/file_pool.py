@@ -52,12 +52,14 @@ class FilePool:
 
     Attributes:
         taken: those in the `in_use` directories.
+        linked: the names of those that a journal's directory has a link to, or a file of that name.
         waiting: those in the pools themselves.
         returned: those on their way back.
         damage: what could not be looked into.
     """
 
     taken: dict[str, PooledFile] = field(default_factory=dict)
+    linked: set[str] = field(default_factory=set)
     waiting: list[PooledFile] = field(default_factory=list)
     returned: list[PooledFile] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)

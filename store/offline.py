@@ -127,6 +127,7 @@ class OfflineStore:
         wiring: queues, exchanges and so on; None where only a journal was named, or the catalogue is lost.
         prepared_list: the transaction prepared list's journal; None if there is none.
         journals: the queues' journals.
+        rid_high_water: version 2: the first record id that the catalogue has not reserved; None for other stores.
         pool: the files of a linearstore's partitions; None for the other stores.
         damage: what is wrong, as far as it was looked at.
         notices: one line each: what a user should know, and no damage.
@@ -137,6 +138,7 @@ class OfflineStore:
         self.layout = layout
         self.damage: list[Damage] = list(layout.damage)
         self.notices: list[str] = list(layout.notices)
+        self.rid_high_water: int | None = None
         self.wiring = self._read_wiring()
         self._read_store_file()
         opened = open_journals(disk, layout)
@@ -205,9 +207,19 @@ class OfflineStore:
             self.damage.append(Damage(directory, None, None, str(error), _LOST_WIRING))
             return None
         try:
-            return catalogue_wiring(Catalogue(key_value), directory)
+            catalogue = Catalogue(key_value)
+            wiring = catalogue_wiring(catalogue, directory)
+            self.rid_high_water = self._reserved(catalogue, directory)
+            return wiring
         finally:
             key_value.close()
+
+    def _reserved(self, catalogue: Catalogue, directory: str) -> int | None:
+        try:
+            return catalogue.rid_high_water()
+        except CatalogueError as error:
+            self.damage.append(Damage(directory, None, None, str(error), "record ids go on above the highest in use"))
+            return None
 
     def _read_store_file(self) -> None:
         path = self.layout.store_file

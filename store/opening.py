@@ -124,8 +124,8 @@ class _Opening:
             directories = [place.directory for place in self._layout.journals]
             if self._layout.prepared_list is not None:
                 directories.append(self._layout.prepared_list)
-            linked = {name for directory in directories for name in self._linked(directory)}
-            for name in sorted(pool.taken.keys() - linked):
+            pool.linked.update(name for directory in directories for name in self._linked(directory))
+            for name in sorted(pool.taken.keys() - pool.linked):
                 queue = queue_name_of(self._disk, pool.taken[name].path)
                 if queue is not None:
                     self._unlinked[queue].append(pool.taken[name])

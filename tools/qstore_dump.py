@@ -6,13 +6,8 @@ cannot be used.
 
 from __future__ import annotations
 
-import io
-import os
-import signal
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -27,11 +22,9 @@ from tools.dump.json_lines import JsonLines
 from tools.dump.records import dump_records
 from tools.dump.selection import BodyForm, Selection, parse_rids
 from tools.dump.tables import Tables, printable
+from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
 from tools.names import unescape_name
 from tools.progress import reading_progress
-
-EXIT_DAMAGE = 1
-EXIT_UNUSABLE = 2
 
 _EPILOG = """
 \b
@@ -49,13 +42,6 @@ qstore-dump JournalData.0003.jdat               one file by itself
 Exit codes: 0 everything could be read, 1 damage was found, 2 unusable input.
 Nothing is ever written to the store: a read-only file system is as good as any.
 """
-
-
-def _version() -> str:
-    try:
-        return version("qstore")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class _Rids(click.ParamType[tuple[int, int]]):
@@ -110,7 +96,7 @@ class _Xid(click.ParamType[bytes]):
 @click.option(
     "--body-dir", type=click.Path(path_type=Path), help="Where --body files puts them.  [default: qstore-bodies]"
 )
-@click.version_option(_version(), prog_name="qstore-dump")
+@click.version_option(distribution_version(), prog_name="qstore-dump")
 @click.pass_context
 def command(
     context: click.Context,
@@ -163,12 +149,12 @@ def command(
             output.flush()
             store.close()
     except (UnusableInputError, BodyFileError) as error:
-        _fail(str(error))
+        fail("qstore-dump", str(error))
     except BrokenPipeError:
         raise
     except OSError as error:
         # Reading always names its file; what has no name is what was written to.
-        _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        fail("qstore-dump", f"{error.filename or 'standard output'}: {error.strerror or error}")
     for name in sorted(selection.queues - store.queue_names()):
         store.notices.append(f'there is no queue "{name}" here')
     for notice in store.notices:
@@ -195,29 +181,15 @@ def _body_directory(path: str, directory: Path | None) -> Path:
 
 def _whole_store(path: Path) -> Path:
     """The directory of the store of which `path` is, or may be, a part."""
-    above = [parent for parent in (path, *path.parents) if parent.name == "rhm"]
+    above = [parent for parent in (path, *path.parents) if parent.name in ("rhm", "qls")]
     if above:
         return above[-1]
     return path if path.is_dir() else path.parent
 
 
-def _fail(text: str) -> NoReturn:
-    click.echo(f"qstore-dump: {printable(text)}", err=True)
-    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
-        # What is still buffered could not be written either, and Python would say so again as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
-    sys.exit(EXIT_UNUSABLE)
-
-
 def main() -> None:
-    """The console script: a reader that goes away (`| head`) ends it silently, as other Unix commands."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if sys.stdout is None:
-        _fail("standard output is closed")
-    # What a terminal's character set lacks is shown as an escape.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    command(prog_name="qstore-dump")
+    """The console script."""
+    run("qstore-dump", command)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ class Journal:
         stream: their bytes.
         is_single_file: whether this is one file of a journal, opened by itself.
         damage: what is wrong with the info file and the file headers.
+        continued: places of records whose checksums cover only a part of them (`LinearRecords`).
         notices: one line each: what a user should know, and no damage.
     """
 
@@ -68,6 +69,7 @@ class Journal:
         self.files = files
         self.stream = JournalStream(disk, files.files, files.geometry)
         self.damage = damage
+        self.continued: set[int] = set()
         self.notices: list[str] = []
         self.is_single_file = path == files.files[0].path if files.files else False
         self.format = files.format or JournalFormat(info.version if info is not None else JournalFormat.VERSION_1)
@@ -83,6 +85,13 @@ class Journal:
         for damage in self.stream.unreadable():
             sink.damaged(damage)
         self.notices.extend(records.notices)
+        self.continued = records.continued
+        for place in sorted(self.continued):
+            file, offset = self.stream.locate(place)
+            self.notices.append(
+                f"{file.path}: the checksum of the record at 0x{offset:x} covers only its later part, as qpidd's "
+                "writer leaves it when it has to wait within a record; the record is kept"
+            )
         return end
 
     @property

@@ -99,13 +99,7 @@ class LinearRecords(JournalRecords):
         if tail.checksum == checksum and tail.serial == header.serial:
             return None
         if self._was_continued(header, tail, place, checksum):
-            file, offset = self._stream.locate(place)
-            notice = (
-                f"{file.path}: the checksum of record 0x{header.rid:x} at 0x{offset:x} covers only its later part, as "
-                "qpidd's writer leaves it when it has to wait within a record; the record is kept"
-            )
-            if notice not in self.notices:
-                self.notices.append(notice)
+            self.continued.add(place)
             return None
         return f"{header.kind.label} record fails its checksum"
 

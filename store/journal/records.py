@@ -85,6 +85,7 @@ class JournalRecords(ABC):
         first_record_field: where in a file's header the first record offset stands.
         usual_flags: flags that a plain record may have.
         known_flags: kind -> the flags that mean something; empty where a checksum covers them all.
+        continued: places of records within which a linearstore's writer had to wait; they are good.
         notices: one line each: what was met and is no damage.
     """
 
@@ -97,6 +98,7 @@ class JournalRecords(ABC):
     def __init__(self, stream: JournalStream) -> None:
         self._stream = stream
         self._last_place = -1  # of the last record taken that is no filler
+        self.continued: set[int] = set()
         self.notices: list[str] = []
 
     # ---- one record ----

@@ -80,19 +80,23 @@ class JournalRecovery:
     Attributes:
         messages: the index of what is enqueued.
         transactions: what is still open.
+        left_open: the transactions that were open at the journal's end, once they are resolved.
         damage: damage that the walk met, in order.
         unfounded: the first records that are about nothing that is there; `unfounded_count` counts all.
         transients: enqueues that recovery ignores.
-        dequeues, commits, aborts: how many records of each kind there are.
+        dequeues, commits, aborts: how many records of each kind there are; `enqueues` are counted too.
     """
 
     def __init__(self) -> None:
         self.messages = EnqueueMap()
         self.transactions = TransactionMap()
+        self.left_open: list[OpenTransaction] = []
         self.damage: list[Damage] = []
         self.unfounded: list[Unfounded] = []
         self.unfounded_count = 0
         self.transients = self.dequeues = self.commits = self.aborts = 0
+        self._other_enqueues = 0  # not straight into the index
+        self._indexed_later = 0  # what transactions put into it
         self._highest_rid = 0  # of the records that are no plain enqueues
         self._in_doubt: dict[int, bytes] = {}
         #: Called for each plain enqueue: straight into the index.
@@ -131,15 +135,22 @@ class JournalRecovery:
         """The highest record id met; 0 if none."""
         return max(self._highest_rid, self.messages.highest_rid)
 
+    @property
+    def enqueues(self) -> int:
+        """How many enqueue records there are."""
+        return self.messages.added + self.messages.duplicate_count - self._indexed_later + self._other_enqueues
+
     # ---- records ----
 
     def _enqueue(self, header: RecordHeader, place: int, xid: bytes) -> None:
         if header.flags & TRANSIENT:
             self.transients += 1
-            return
-        if xid:
+            self._other_enqueues += 1
+        elif xid:
+            self._other_enqueues += 1
             self.transactions.of(xid).append(header.rid, place, header.flags, is_enqueue=True)
         elif header.flags & MOVED:
+            self._other_enqueues += 0 if self.messages.get(header.rid) is None else 1
             self.messages.move(header.rid, place)
         else:
             self.messages.add(header.rid, place)
@@ -165,6 +176,7 @@ class JournalRecovery:
         # Enqueues first, wherever they stand: one that was relocated follows the dequeue of the same transaction.
         for operation in transaction:
             if operation.is_enqueue:
+                self._indexed_later += 1
                 self.messages.add(operation.rid, operation.place)
         for operation in transaction:
             if not operation.is_enqueue and not self.messages.remove(operation.rid):
@@ -206,12 +218,14 @@ class JournalRecovery:
                 self._commit(transaction.xid)
             else:
                 self._keep_in_doubt(transaction)
+        self.left_open = resolved
         return resolved
 
     def _keep_in_doubt(self, transaction: Transaction) -> None:
         """Enqueues enter the map as pending; one that the same branch also dequeues counts as locked."""
         for operation in transaction:
             if operation.is_enqueue:
+                self._indexed_later += 1
                 self.messages.add(operation.rid, operation.place, PENDING)
                 self._in_doubt[operation.rid] = transaction.xid
         for operation in transaction:

@@ -1,0 +1,1 @@
+"""`qstore-check`: its report, for people and for programs."""

@@ -1,0 +1,135 @@
+"""A checked store for people: a summary table, then what is damaged, then notices, then one line in sum."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from store.check.check import ORPHAN, PREPARED_LIST, StoreCheck
+from store.damage import Damage
+from tools.check.objects import Object, journal_object, store_object, transactions_of
+from tools.dump.tables import printable
+
+_MOST_SHOWN: Final = 200  # damages, and notices, of one store; --json shows all
+_FULL: Final = 1.0
+_PLAIN_WIDTH: Final = 160  # columns where standard output is no terminal
+
+
+def show_report(console: Console, path: str, check: StoreCheck, seconds: float, *, paranoid: bool) -> None:
+    """Print one store's report."""
+    store = store_object(path, check, paranoid=paranoid)
+    console.print(Text(f"{printable(path)}: {store['format']}", style="bold"))
+    if check.journals:
+        console.print(_journals(check, plain=not console.is_terminal))
+    _show_transactions(console, check)
+    _show_damage(console, check.damage)
+    _show_notices(console, check.notices)
+    console.print(_sum(store, seconds))
+
+
+def plain_console() -> Console:
+    """Standard output; as wide as the report wants to be where that is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
+
+
+def _journals(check: StoreCheck, *, plain: bool) -> Table:
+    table = Table(box=None if plain else box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("QUEUE", overflow="fold")
+    for title in ("RECORDS", "OUTSTANDING", "IN DOUBT", "OPEN TX", "FILL"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("OLDEST LIVE RECORD", overflow="fold")
+    table.add_column("DAMAGE", justify="right", no_wrap=True)
+    for journal in check.journals:
+        fields = journal_object(journal)
+        table.add_row(
+            _name(fields),
+            f"{journal.records:,}",
+            _number(fields["outstanding"]),
+            _in_doubt(fields),
+            _number(fields["open_transactions"]),
+            _fill(fields),
+            _oldest(fields),
+            Text(str(fields["damage"]), style="bold red") if fields["damage"] else Text("-"),
+        )
+    return table
+
+
+def _name(fields: Object) -> Text:
+    name = printable(fields["queue"])
+    if fields["role"] == PREPARED_LIST:
+        return Text(f"{name} (prepared transactions)", style="dim")
+    return Text(f"{name} (orphan)", style="yellow") if fields["role"] == ORPHAN else Text(name)
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _in_doubt(fields: Object) -> str:
+    if fields["outstanding"] is None:
+        return "?"
+    return f"{fields['in_doubt_enqueues'] + fields['in_doubt_dequeues']:,}"
+
+
+def _fill(fields: Object) -> Text:
+    if fields["fill"] is None:
+        return Text("?")
+    text = f"{fields['fill']:.0%}"
+    if fields["limit"] is None:
+        return Text(text, style="dim")
+    style = "bold red" if fields["fill"] >= _FULL else "yellow" if fields["near_threshold"] else ""
+    return Text(text, style=style)
+
+
+def _oldest(fields: Object) -> Text:
+    oldest: dict[str, Any] | None = fields["oldest"]
+    if oldest is None:
+        return Text("-")
+    name = printable(oldest["file"].rpartition("/")[2])
+    state = "" if oldest["state"] == "outstanding" else f" ({oldest['state']})"
+    return Text(f"0x{oldest['rid']:x} in {name} at 0x{oldest['offset']:x}{state}")
+
+
+def _show_transactions(console: Console, check: StoreCheck) -> None:
+    for fields in transactions_of(check):
+        what = f"{fields['type']} transaction {fields['xid']}: {fields['state']}"
+        if fields["enqueues"] is not None:
+            what += f", {fields['enqueues']} enqueued, {fields['dequeues']} dequeued"
+        console.print(Text(what), soft_wrap=True)
+
+
+def _show_damage(console: Console, damage: list[Damage]) -> None:
+    for entry in damage[:_MOST_SHOWN]:
+        where = printable(entry.file)
+        where += "" if entry.offset is None else f" at 0x{entry.offset:x}"
+        rid = "" if entry.rid is None else f"record 0x{entry.rid:x}: "
+        text = Text("damage: ", style="bold red")
+        text.append(f"{where}: {rid}{printable(entry.what)}", style="default not bold")
+        console.print(text, soft_wrap=True)
+        console.print(Text(f"        {printable(entry.consequence)}", style="dim"), soft_wrap=True)
+    _show_rest(console, len(damage), "damages")
+
+
+def _show_notices(console: Console, notices: list[str]) -> None:
+    for notice in notices[:_MOST_SHOWN]:
+        console.print(Text(f"notice: {printable(notice)}"), soft_wrap=True)
+    _show_rest(console, len(notices), "notices")
+
+
+def _show_rest(console: Console, count: int, what: str) -> None:
+    if count > _MOST_SHOWN:
+        console.print(Text(f"… and {count - _MOST_SHOWN:,} more {what}; --json shows all"), soft_wrap=True)
+
+
+def _sum(store: Object, seconds: float) -> Text:
+    count = store["damage"]
+    found = "no damage" if not count else "1 damage" if count == 1 else f"{count:,} damages"
+    queues = "1 queue" if store["queues"] == 1 else f"{store['queues']:,} queues"
+    speed = f", {store["records"] / seconds:,.0f} a second" if seconds >= 1 else ""
+    text = f"{queues}, {store['records']:,} records in {seconds:.1f} s{speed}: {found}"
+    return Text(text, style="bold red" if count else "bold green")
