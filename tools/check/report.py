@@ -130,6 +130,7 @@ def _sum(store: Object, seconds: float) -> Text:
     count = store["damage"]
     found = "no damage" if not count else "1 damage" if count == 1 else f"{count:,} damages"
     queues = "1 queue" if store["queues"] == 1 else f"{store['queues']:,} queues"
-    speed = f", {store["records"] / seconds:,.0f} a second" if seconds >= 1 else ""
-    text = f"{queues}, {store['records']:,} records in {seconds:.1f} s{speed}: {found}"
+    records = store["records"]
+    speed = f", {records / seconds:,.0f} a second" if seconds >= 1 else ""
+    text = f"{queues}, {records:,} records in {seconds:.1f} s{speed}: {found}"
     return Text(text, style="bold red" if count else "bold green")
