@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.fixtures import (
     LEGACY_STORES,
+    LINEAR_STORES,
     CopyFactory,
     CopyOpener,
     StoreFixture,
@@ -36,6 +37,12 @@ def open_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreOpen
 @pytest.fixture(scope="session", params=LEGACY_STORES)
 def legacy_store(request: pytest.FixtureRequest, open_fixture: StoreOpener) -> StoreFixture:
     """Each of the seven stores of qpidd's legacystore, read-only."""
+    return open_fixture(request.param)
+
+
+@pytest.fixture(scope="session", params=LEGACY_STORES + LINEAR_STORES)
+def qpidd_store(request: pytest.FixtureRequest, open_fixture: StoreOpener) -> StoreFixture:
+    """Each of the fourteen stores of qpidd, read-only."""
     return open_fixture(request.param)
 
 

@@ -9,67 +9,22 @@ microseconds; of several rounds the fastest counts, in CPU time of this process.
 
 from __future__ import annotations
 
-import gc
 import os
-import struct
 import sys
 import tempfile
-import time
 import tracemalloc
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from formats.amqp_0_10.maps import typed_map
-from formats.broker_records.messages import encode_message
-from formats.checksum import extend_crc32c
-from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
-from formats.rhm.records import TAIL_SIZE
 from store.disk import OsDisk
 from store.journal.directory import open_journal
 from store.journal.recovery import JournalRecovery
 from store.offline import open_store
-from tests.support.journal_builder import JournalBuilder
+from tests.bench.measuring import build_ring, fastest, references, typical_message
 from tools.dump.dump import RecoveryDump
 from tools.dump.json_lines import JsonLines
 from tools.dump.selection import BodyForm, Selection
-
-_FILES = 16
-_HEADER = struct.Struct("<QQQQ")
-
-
-def _fastest(rounds: int, work: Callable[[], object]) -> float:
-    """CPU seconds of the fastest of several rounds."""
-    best = float("inf")
-    for _ in range(rounds):
-        gc.collect()
-        began = time.process_time()
-        work()
-        best = min(best, time.process_time() - began)
-    return best
-
-
-def _build(directory: Path, version: int, count: int, data: bytes) -> int:
-    """A journal of `count` outstanding records; the bytes that one takes."""
-    size = padded(32 + len(data) + TAIL_SIZE)
-    data_size = -(-(count + count // 500 + 64) * size // _FILES // PAGE_SIZE) * PAGE_SIZE
-    builder = JournalBuilder(version, Geometry(_FILES, data_size))
-    builder.enqueue_many(count, data)
-    builder.flush()
-    builder.write_to(directory)
-    return size
-
-
-def _typical_message() -> bytes:
-    """As the messages of the fixtures: a message id, a header, an exchange, a routing key, 100 bytes."""
-    return encode_message(
-        b"y" * 100,
-        destination="amq.direct",
-        delivery_properties={"delivery_mode": 2, "exchange": "amq.direct", "routing_key": "orders"},
-        message_properties={"message_id": uuid.uuid4(), "application_headers": typed_map({"sn": 5})},
-    )
 
 
 def _recover(directory: Path) -> JournalRecovery:
@@ -81,29 +36,13 @@ def _recover(directory: Path) -> JournalRecovery:
     return recovery
 
 
-def _bytes_of(directory: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.jdat")))
-
-
-def _unpack_all(content: bytes, size: int) -> None:
-    unpack = _HEADER.unpack_from
-    for offset in range(0, len(content) - size, size):
-        unpack(content, offset)
-
-
-def _references(directory: Path, size: int, rounds: int) -> tuple[float, float]:
-    """CPU seconds of a bare `unpack_from` for each record, and of one CRC pass, over a journal's bytes."""
-    content = _bytes_of(directory)
-    return _fastest(rounds, lambda: _unpack_all(content, size)), _fastest(rounds, lambda: extend_crc32c(0, content))
-
-
 def bench_recovery(version: int, count: int, rounds: int) -> None:
     """Recovery analysis of `count` outstanding 100-byte records."""
     with tempfile.TemporaryDirectory(prefix="qstore-bench-") as name:
         directory = Path(name)
-        size = _build(directory, version, count, b"x" * 100)
-        unpack, crc = _references(directory, size, rounds)
-        took = _fastest(rounds, lambda: _recover(directory))
+        size = build_ring(directory, version, count, b"x" * 100)
+        unpack, crc = references(directory, size, rounds)
+        took = fastest(rounds, lambda: _recover(directory))
         tracemalloc.start()
         recovery = _recover(directory)
         held, _ = tracemalloc.get_traced_memory()
@@ -120,8 +59,8 @@ def bench_dump(version: int, count: int, rounds: int) -> None:
     """`--outstanding --json --body none` over `count` typical messages, without starting Python."""
     with tempfile.TemporaryDirectory(prefix="qstore-bench-") as name:
         directory = Path(name)
-        size = _build(directory, version, count, _typical_message())
-        unpack, crc = _references(directory, size, rounds)
+        size = build_ring(directory, version, count, typical_message(100))
+        unpack, crc = references(directory, size, rounds)
 
         def dump() -> None:
             store = open_store(OsDisk(), str(directory))
@@ -133,7 +72,7 @@ def bench_dump(version: int, count: int, rounds: int) -> None:
                 output.flush()
             store.close()
 
-        took = _fastest(rounds, dump)
+        took = fastest(rounds, dump)
     print(
         f"dump, version {version}: {count:,} messages in {took:.2f} s, {count / took:,.0f} a second (goal 100,000); "
         f"{took / unpack:.1f} × bare unpack_from, {took / crc:.1f} × CRC pass"

@@ -26,7 +26,8 @@ from formats.rhm.records import Kind, RecordHeader, decode_record
 
 ARCHIVES: Final = Path(__file__).parent.parent / "fixtures"
 LEGACY_STORES: Final = tuple(sorted(path.name.removesuffix(".tar.zst") for path in ARCHIVES.glob("legacy-*.tar.zst")))
-assert len(LEGACY_STORES) == 7
+LINEAR_STORES: Final = tuple(sorted(path.name.removesuffix(".tar.zst") for path in ARCHIVES.glob("linear-*.tar.zst")))
+assert (len(LEGACY_STORES), len(LINEAR_STORES)) == (7, 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class StoreFixture:
 
     Attributes:
         name: the archive's name.
-        path: the store directory, the one that holds `rhm`.
+        path: the store directory, the one that holds `rhm` or `qls`.
         manifest: what qpidd was told, and what it recovered.
     """
 
@@ -64,11 +65,20 @@ def unpack(name: str, directory: Path) -> StoreFixture:
         zstandard.ZstdDecompressor().stream_reader(file) as plain,
         tarfile.open(fileobj=plain, mode="r|") as tar,
     ):
-        tar.extractall(directory, filter="data")
+        tar.extractall(directory, filter=_member)
     root = directory / name
     manifest = json.loads((root / "manifest.json").read_text())
     set_writable(root, writable=False)
     return StoreFixture(name, root / manifest["data_dir"], manifest)
+
+
+def _member(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo | None:
+    """Links stay what they are: a linearstore's are absolute, and point nowhere here. All else as tarfile wants it."""
+    if not member.issym():
+        return tarfile.data_filter(member, directory)
+    below = os.path.realpath(os.path.join(directory, os.path.dirname(member.name)))
+    assert os.path.commonpath([below, os.path.realpath(directory)]) == os.path.realpath(directory)
+    return member
 
 
 def set_writable(root: Path, *, writable: bool) -> None:
@@ -76,7 +86,9 @@ def set_writable(root: Path, *, writable: bool) -> None:
     for directory, _, names in os.walk(root):
         os.chmod(directory, 0o755 if writable else 0o555)
         for name in names:
-            os.chmod(os.path.join(directory, name), 0o644 if writable else 0o444, follow_symlinks=True)
+            path = os.path.join(directory, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o644 if writable else 0o444)
 
 
 # ---- what a tree looks like ----
@@ -88,8 +100,11 @@ def snapshot(root: Path) -> Snapshot:
     """Everything below `root`: mode, size, time of the last change, and digest of the content."""
     found: Snapshot = {}
     for path in [root, *sorted(root.rglob("*"))]:
-        status = path.stat()
-        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        status = path.lstat()
+        if path.is_symlink():
+            digest = os.readlink(path)
+        else:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         found[str(path.relative_to(root))] = (status.st_mode, status.st_size, status.st_mtime_ns, digest)
     return found
 
@@ -123,7 +138,7 @@ class StoreCopy:
 
     def __init__(self, source: Path, path: Path) -> None:
         self.path = path
-        shutil.copytree(source, path, copy_function=os.link)
+        shutil.copytree(source, path, copy_function=os.link, symlinks=True)
         for directory, _, _ in os.walk(path):
             os.chmod(directory, 0o755)
 

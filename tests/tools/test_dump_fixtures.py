@@ -1,4 +1,10 @@
-"""What `--outstanding --json` tells of the seven stores is what the real qpidd recovered from them."""
+"""What `--outstanding --json` tells of the fourteen stores is what the real qpidd recovered from them, but for one.
+
+The linearstore forgets, on recovery, which prepared branches are distributed, and commits them all (formats page,
+section 8.4), which breaks the promise of two-phase commit: its transaction manager may have decided otherwise. The
+data byte of the branch's record in the prepared list still tells, so the branches stay in doubt here. What is expected
+of that store is the manifest's "recovered by qpidd" without what those commits did.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,7 @@ from formats.rhm.records import Kind
 from tests.support.dump import Dump, Line, dump
 from tests.support.fixtures import StoreFixture, StoreOpener, records_of
 
+KINDS = ("legacy", "linear")
 STANDARD_EXCHANGES = {
     "amq.direct": "direct",
     "amq.topic": "topic",
@@ -43,8 +50,30 @@ MESSAGE_FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def dumped(legacy_store: StoreFixture) -> Dump:
-    return dump(legacy_store.path, "--outstanding", "--json")
+def dumped(qpidd_store: StoreFixture) -> Dump:
+    return dump(qpidd_store.path, "--outstanding", "--json")
+
+
+def recovered(store: StoreFixture) -> dict[str, Any]:
+    """What a right recovery leaves: what qpidd's did, without the branches in doubt that the linearstore commits."""
+    found = store.recovered
+    in_doubt = store.manifest.get("in_doubt_expected", [])
+    if not store.name.startswith("linear-") or not in_doubt:
+        return found
+    branches = [store.manifest["branches"][name] for name in in_doubt]
+    committed = {(queue, sn) for branch in branches for queue, numbers in branch["enqueues"].items() for sn in numbers}
+    queues = []
+    for queue in found["queues"]:
+        messages = [entry for entry in queue["messages"] if (queue["name"], entry["sn"]) not in committed]
+        queues.append({**queue, "messages": messages, "message_count": len(messages)})
+    assert found["in_doubt_xids"] == []  # else qpidd does it right, and nothing is to be taken back
+    return {**found, "queues": queues, "in_doubt_xids": [branch["xid"] for branch in branches]}
+
+
+def sequence_numbers(store: StoreFixture) -> dict[str, list[int | None]]:
+    """Queue name -> the sequence numbers of the messages that a right recovery leaves, in order."""
+    queues = recovered(store)["queues"]
+    return {queue["name"]: [message.get("sn") for message in queue["messages"]] for queue in queues}
 
 
 def canonical(value: Any) -> str:
@@ -89,10 +118,10 @@ def test_only_the_kinds_of_the_schema(dumped: Dump) -> None:
     }
 
 
-def test_queues(legacy_store: StoreFixture, dumped: Dump) -> None:
+def test_queues(qpidd_store: StoreFixture, dumped: Dump) -> None:
     expected = {
         queue["name"]: canonical([queue["arguments"], queue.get("alternate_exchange", ""), queue["message_count"]])
-        for queue in legacy_store.recovered["queues"]
+        for queue in recovered(qpidd_store)["queues"]
     }
     lines = dumped.lines("queue")
     assert {
@@ -102,12 +131,12 @@ def test_queues(legacy_store: StoreFixture, dumped: Dump) -> None:
     assert len(lines) == len(expected)
 
 
-def test_exchanges(legacy_store: StoreFixture, dumped: Dump) -> None:
+def test_exchanges(qpidd_store: StoreFixture, dumped: Dump) -> None:
     def facts(exchange: dict[str, Any]) -> str:
         alternate = exchange.get("alternate_exchange") or ""
         return canonical([exchange["type"], exchange["durable"], exchange["arguments"], alternate])
 
-    expected = {exchange["name"]: facts(exchange) for exchange in legacy_store.recovered["exchanges"]}
+    expected = {exchange["name"]: facts(exchange) for exchange in recovered(qpidd_store)["exchanges"]}
     for name, kind in STANDARD_EXCHANGES.items():
         expected[name] = facts({"type": kind, "durable": True, "arguments": {"qpid.replicate": "none"}})
     lines = dumped.lines("exchange")
@@ -115,33 +144,33 @@ def test_exchanges(legacy_store: StoreFixture, dumped: Dump) -> None:
     assert len(lines) == len(expected)
 
 
-def test_bindings(legacy_store: StoreFixture, dumped: Dump) -> None:
+def test_bindings(qpidd_store: StoreFixture, dumped: Dump) -> None:
     def facts(binding: dict[str, Any]) -> str:
         return canonical([binding[name] for name in ("exchange", "queue", "key", "arguments")])
 
-    expected = Counter(map(facts, legacy_store.recovered["bindings"]))
+    expected = Counter(map(facts, recovered(qpidd_store)["bindings"]))
     assert Counter(map(facts, dumped.lines("binding"))) == expected
 
 
-def test_transactions_in_doubt(legacy_store: StoreFixture, dumped: Dump) -> None:
+def test_transactions_in_doubt(qpidd_store: StoreFixture, dumped: Dump) -> None:
     def facts(xid: dict[str, Any]) -> tuple[int, str, str]:
         return xid["format"], xid["global_id"], xid["branch_id"]
 
     lines = [line for line in dumped.lines("transaction") if line["state"] == "in-doubt"]
-    assert sorted(map(facts, lines)) == sorted(map(facts, legacy_store.recovered["in_doubt_xids"]))
+    assert sorted(map(facts, lines)) == sorted(map(facts, recovered(qpidd_store)["in_doubt_xids"]))
     assert all(line["type"] == "dtx" for line in lines)
 
 
 # ---- messages ----
 
 
-def test_messages_in_order(legacy_store: StoreFixture, dumped: Dump) -> None:
+def test_messages_in_order(qpidd_store: StoreFixture, dumped: Dump) -> None:
     """Number, order and identity first: a difference here is easier to read than one in the next test."""
-    for queue, numbers in legacy_store.sequence_numbers().items():
+    for queue, numbers in sequence_numbers(qpidd_store).items():
         assert [sequence_number(line) for line in dumped.messages(queue, "outstanding")] == numbers
-    expected_numbers = legacy_store.manifest.get("expected_sn", {})
+    expected_numbers = qpidd_store.manifest.get("expected_sn", {})
     for queue, numbers in expected_numbers.items():
-        if "qpid.priorities" not in queue_arguments(legacy_store, queue):
+        if "qpid.priorities" not in queue_arguments(qpidd_store, queue):
             assert [sequence_number(line) for line in dumped.messages(queue, "outstanding")] == numbers
 
 
@@ -182,8 +211,8 @@ def observed_message(line: Line, expected: dict[str, Any]) -> dict[str, Any]:
     return observed
 
 
-def test_messages(legacy_store: StoreFixture, dumped: Dump) -> None:
-    for queue in legacy_store.recovered["queues"]:
+def test_messages(qpidd_store: StoreFixture, dumped: Dump) -> None:
+    for queue in recovered(qpidd_store)["queues"]:
         lines = dumped.messages(queue["name"], "outstanding")
         assert len(lines) == queue["message_count"] == len(queue["messages"])
         for line, message in zip(lines, queue["messages"], strict=True):
@@ -218,8 +247,8 @@ def test_bodies_and_ids_follow_the_rule_that_made_them(dumped: Dump) -> None:
         assert line["message_id"] == str(uuid.uuid5(uuid.NAMESPACE_URL, f"qpid-fixture:{origin}/{number}"))
 
 
-def test_record_ids_are_unique_in_a_queue(legacy_store: StoreFixture, dumped: Dump) -> None:
-    for queue in legacy_store.sequence_numbers():
+def test_record_ids_are_unique_in_a_queue(qpidd_store: StoreFixture, dumped: Dump) -> None:
+    for queue in sequence_numbers(qpidd_store):
         rids = [line["rid"] for line in dumped.messages(queue)]
         assert len(set(rids)) == len(rids)
         assert all(rid > 0 for rid in rids)
@@ -233,8 +262,9 @@ def open_dump(open_fixture: StoreOpener, name: str) -> tuple[StoreFixture, Dump]
     return store, dump(store.path, "--outstanding", "--json")
 
 
-def test_every_property_of_one_message(open_fixture: StoreOpener) -> None:
-    _, dumped = open_dump(open_fixture, "legacy-a-clean")
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_property_of_one_message(open_fixture: StoreOpener, kind: str) -> None:
+    _, dumped = open_dump(open_fixture, f"{kind}-a-clean")
     first, _, with_ttl, *_, bare = dumped.messages("fx.args")
     assert first["properties"]["reply_to"] == {"exchange": "amq.direct", "routing_key": "rk"}
     assert first["headers"]["bin"] == "00ff80"
@@ -248,8 +278,9 @@ def test_every_property_of_one_message(open_fixture: StoreOpener) -> None:
     assert bare["delivery_mode"] == 2
 
 
-def test_priority_queue_is_in_delivery_order(open_fixture: StoreOpener) -> None:
-    _, dumped = open_dump(open_fixture, "legacy-a-clean")
+@pytest.mark.parametrize("kind", KINDS)
+def test_priority_queue_is_in_delivery_order(open_fixture: StoreOpener, kind: str) -> None:
+    _, dumped = open_dump(open_fixture, f"{kind}-a-clean")
     lines = dumped.messages("fx.prio")
     levels = [line["priority"] for line in lines]
     assert levels == sorted(levels, reverse=True)
@@ -259,16 +290,18 @@ def test_priority_queue_is_in_delivery_order(open_fixture: StoreOpener) -> None:
         assert rids == sorted(rids)
 
 
-def test_what_the_clean_store_must_not_have(open_fixture: StoreOpener) -> None:
-    _, dumped = open_dump(open_fixture, "legacy-a-clean")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_clean_store_must_not_have(open_fixture: StoreOpener, kind: str) -> None:
+    _, dumped = open_dump(open_fixture, f"{kind}-a-clean")
     names = {line["name"] for line in dumped.lines("queue") + dumped.lines("exchange")}
     assert "fx.transient" not in names
     assert 5 not in [sequence_number(line) for line in dumped.messages("fx.args")]
 
 
-def test_crash_while_publishing_and_consuming(open_fixture: StoreOpener) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_crash_while_publishing_and_consuming(open_fixture: StoreOpener, kind: str) -> None:
     """The publisher's and the consumer's own logs bound what may be there, whatever qpidd made of it."""
-    store, dumped = open_dump(open_fixture, "legacy-b-crash1")
+    store, dumped = open_dump(open_fixture, f"{kind}-b-crash1")
     published, consumed = store.manifest["publisher_log"], store.manifest["consumer_log"]["b.q2"]
     first = [sequence_number(line) for line in dumped.messages("b.q1")]
     assert first == list(range(len(first)))
@@ -279,7 +312,7 @@ def test_crash_while_publishing_and_consuming(open_fixture: StoreOpener) -> None
     assert set(range(published["b.q2"]["acked"])) - set(consumed["accept_sent_sn"]) <= set(second)
 
 
-@pytest.mark.parametrize("name", ["legacy-c-midcommit1", "legacy-c-midcommit3"])
+@pytest.mark.parametrize("name", [f"{kind}-c-midcommit{number}" for kind in KINDS for number in (1, 3)])
 def test_crash_within_a_commit_is_all_or_nothing(open_fixture: StoreOpener, name: str) -> None:
     store, dumped = open_dump(open_fixture, name)
     shown = {queue: [sequence_number(line) for line in dumped.messages(queue)] for queue in ("c.q1", "c.q2")}
@@ -302,7 +335,11 @@ def test_unprepared_transaction(open_fixture: StoreOpener) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["legacy-a-clean", "legacy-b-crash1", "legacy-c-localtx", "legacy-c-midcommit3", "legacy-e-wrap-clean"],
+    [
+        f"{kind}-{name}"
+        for kind in KINDS
+        for name in ("a-clean", "b-crash1", "c-localtx", "c-midcommit3", "e-wrap-clean")
+    ],
 )
 def test_no_transaction_is_open(open_fixture: StoreOpener, name: str) -> None:
     _, dumped = open_dump(open_fixture, name)
@@ -310,8 +347,9 @@ def test_no_transaction_is_open(open_fixture: StoreOpener, name: str) -> None:
     assert {line["state"] for line in dumped.lines("message")} <= {"outstanding"}
 
 
-def test_messages_in_doubt(open_fixture: StoreOpener) -> None:
-    store, dumped = open_dump(open_fixture, "legacy-d-dtx")
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_in_doubt(open_fixture: StoreOpener, kind: str) -> None:
+    store, dumped = open_dump(open_fixture, f"{kind}-d-dtx")
     expected = set()
     for name in store.manifest["in_doubt_expected"]:
         branch = store.manifest["branches"][name]
@@ -323,19 +361,27 @@ def test_messages_in_doubt(open_fixture: StoreOpener) -> None:
     assert len(in_doubt) == len(expected) == 15
 
 
-def test_messages_in_doubt_stand_in_their_place(open_fixture: StoreOpener) -> None:
-    """Resolved by a restart, the branches leave the queues in this order: the real qpidd was asked both ways."""
-    store, dumped = open_dump(open_fixture, "legacy-d-dtx")
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_in_doubt_stand_in_their_place(open_fixture: StoreOpener, kind: str) -> None:
+    """Resolved by a restart, the branches leave the queues in this order: the real qpidd was asked both ways.
+
+    The linearstore commits them whatever it is asked.
+    """
+    store, dumped = open_dump(open_fixture, f"{kind}-d-dtx")
     outcomes = store.manifest["verified_outcomes"]
-    for decision, gone in (("rollback_all", "in-doubt-enqueue"), ("commit_all", "in-doubt-dequeue")):
+    decisions = [("commit_all", "in-doubt-dequeue")]
+    if kind == "legacy":
+        decisions.append(("rollback_all", "in-doubt-enqueue"))
+    for decision, gone in decisions:
         for queue, numbers in outcomes[decision]["after_decision_and_restart"].items():
             kept = [line for line in dumped.messages(queue) if line["state"] != gone]
             assert [sequence_number(line) for line in kept] == numbers
 
 
-def test_record_ids(open_fixture: StoreOpener) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_record_ids(open_fixture: StoreOpener, kind: str) -> None:
     """Ten messages for each of three queues came first; then what each branch enqueued, in order."""
-    _, dumped = open_dump(open_fixture, "legacy-d-dtx")
+    _, dumped = open_dump(open_fixture, f"{kind}-d-dtx")
     shown = {(line["queue"], sequence_number(line)): line["rid"] for line in dumped.lines("message")}
     expected = {("d.q1", number): 1 + number for number in range(10)}
     expected |= {("d.q2", number): 11 + number for number in [0, *range(3, 10)]}
@@ -349,8 +395,9 @@ def test_record_ids(open_fixture: StoreOpener) -> None:
     assert last > 73
 
 
-def test_branches_in_doubt(open_fixture: StoreOpener) -> None:
-    store, dumped = open_dump(open_fixture, "legacy-d-dtx")
+@pytest.mark.parametrize("kind", KINDS)
+def test_branches_in_doubt(open_fixture: StoreOpener, kind: str) -> None:
+    store, dumped = open_dump(open_fixture, f"{kind}-d-dtx")
     expected = []
     for name in store.manifest["in_doubt_expected"]:
         branch = store.manifest["branches"][name]
