@@ -221,7 +221,6 @@ def _read_headers(journal: Journal, recovery: JournalRecovery, sizes: _Sizes) ->
     """Gather the sizes of the live records; the oldest of them, and where the last one ends."""
     header, tail = _AROUND[journal.format]
     window, data_of_enqueue = journal.stream.window, journal.data_of_enqueue
-    last_prefix = journal.stream.size - HEADER_SIZE_BYTES
     entries = recovery.messages.in_place_order()
     oldest: OldestRecord | None = None
     end = 0
@@ -232,13 +231,17 @@ def _read_headers(journal: Journal, recovery: JournalRecovery, sizes: _Sizes) ->
         record_sizes, data_sizes, header_sizes, xid_sizes = [], [], [], []
         for _, place, _ in batch:
             data_place, size = data_of_enqueue(place)
-            record_sizes.append(padded(data_place - place + size + tail))
+            before = data_place - place
+            record_sizes.append(padded(before + size + tail))
             data_sizes.append(size)
-            if data_place - place != header:
-                xid_sizes.append(data_place - place - header)
-            if size >= HEADER_SIZE_BYTES and data_place <= last_prefix:
-                buffer, at = window(data_place, HEADER_SIZE_BYTES)
-                (header_size,) = _read_size(buffer, at)
+            if before != header:
+                xid_sizes.append(before - header)
+            if size < HEADER_SIZE_BYTES:
+                continue
+            # Asked for from the record's place on, so that what the stream keeps at hand begins with a block.
+            buffer, at = window(place, before + HEADER_SIZE_BYTES)
+            if at + before + HEADER_SIZE_BYTES <= len(buffer):
+                (header_size,) = _read_size(buffer, at + before)
                 if header_size <= size - HEADER_SIZE_BYTES:
                     header_sizes.append(header_size)
         end = place + record_sizes[-1]

@@ -121,24 +121,35 @@ def _check_size(entry: FoundFile, data_size: int, damage: list[Damage]) -> None:
 
 def _in_order(entries: Sequence[FoundFile], damage: list[Damage]) -> list[LinearFile]:
     """The files by number; those whose numbers are lost, taken or out of place by their record ids."""
+    homeless = [entry for entry in entries if entry.header is None]
+    numbered: dict[int, list[FoundFile]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.first_rid, entry.path)):
+        if entry.header is not None:
+            numbered.setdefault(entry.header.file_number, []).append(entry)
     placed: list[LinearFile] = []
-    homeless: list[FoundFile] = []
-    for entry in sorted(entries, key=lambda entry: (_number(entry), entry.path)):
-        if entry.header is None:
-            homeless.append(entry)
-        elif placed and placed[-1].number == entry.header.file_number:
-            if placed[-1].serial == entry.serial:
-                what = f"a second copy of file {placed[-1].number}, {placed[-1].path}"
-                damage.append(Damage(entry.path, None, None, what, "it is not read"))
-            else:
-                homeless.append(entry)
-        else:
-            header = entry.header
-            placed.append(LinearFile(header.file_number, entry.path, entry.size, header, entry.serial, entry.first_rid))
+    for number in sorted(numbered):
+        alike = _without_copies(numbered[number], damage)
+        # Of two different files with one number the older is that before, if that one is missing.
+        entry = alike.pop(-1 if number - 1 not in numbered else 0)
+        homeless.extend(alike)
+        placed.append(LinearFile(number, entry.path, entry.size, entry.header, entry.serial, entry.first_rid))
     _take_misnumbered(placed, homeless)
     for entry in sorted(homeless, key=lambda entry: entry.first_rid):
         _place_by_rid(placed, entry, damage)
     return placed
+
+
+def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[FoundFile]:
+    """Files with one number, without copies of the same file."""
+    kept: dict[int, FoundFile] = {}
+    for entry in alike:
+        first = kept.setdefault(entry.serial, entry)
+        if first is not entry:
+            number = _number(entry)
+            damage.append(
+                Damage(entry.path, None, None, f"a second copy of file {number}, {first.path}", "it is not read")
+            )
+    return list(kept.values())
 
 
 def _number(entry: FoundFile) -> int:

@@ -106,7 +106,8 @@ class JournalReader:
             resumed = self._records.after_break(place, self._claimed_end(place, verdict))
             if resumed is None:
                 return self._end(place, verdict)
-            sink.damaged(self._gap(place, resumed, verdict))
+            if not self._is_beyond_file(place):
+                sink.damaged(self._gap(place, resumed, verdict))
             place = resumed
             file_end = self._file_end(place)
         state = self._records.end_state()
@@ -192,6 +193,11 @@ class JournalReader:
     def _claimed_end(self, place: int, verdict: Verdict) -> int | None:
         """Where the next record stands if all that is wrong with a bad record is its tail."""
         return None if verdict.header is None or verdict.stale else place + verdict.header.size
+
+    def _is_beyond_file(self, place: int) -> bool:
+        """Whether a file that is missing, or cut short, should hold the place: that is told already."""
+        file, offset = self._stream.locate(place)
+        return offset >= file.size
 
     def _gap(self, place: int, resumed: int, verdict: Verdict) -> Damage:
         file, offset = self._stream.locate(place)

@@ -1,0 +1,341 @@
+"""The files of a linearstore journal: found through links that point nowhere, put in order, and what is wrong told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from formats.qls.file_header import FILE_HEADER_SIZE, decode_file_header
+from formats.qls.records import SECTOR_SIZE
+from store.damage import Damage
+from store.disk import OsDisk
+from store.layout import StoreKind, UnusableInputError
+from store.offline import RecoveredStore, open_store
+from tests.support.linear_builder import LinearBuilder, reset_file, taken_directory
+
+SIZE = SECTOR_SIZE  # one sector of data: four 1000-byte messages fill a file
+
+
+def recovered(path: Path) -> RecoveredStore:
+    store = open_store(OsDisk(), str(path))
+    result = store.recover()
+    store.close()
+    return result
+
+
+def rids(result: RecoveredStore, queue: str = "q1") -> list[int]:
+    (found,) = [entry for entry in result.queues if entry.name == queue]
+    return [rid for rid, *_ in found.outstanding()]
+
+
+def line_of(files: int, **options: int) -> LinearBuilder:
+    """A journal of so many files, each of which begins with a record and holds 3 or 4."""
+    builder = LinearBuilder("q1", SIZE, **options)
+    for _ in range(files):
+        for _ in range(4):
+            builder.enqueue(b"m" * (1024 - 64))
+        builder.flush()
+    assert len(builder.headers) == files
+    return builder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def only(result: RecoveredStore) -> Damage:
+    (damage,) = result.store.damage
+    return damage
+
+
+def change(path: Path, offset: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+# ---- sound stores ----
+
+
+def test_links_are_followed_to_the_store_s_own_files(store: Path) -> None:
+    builder = line_of(5)
+    builder.write(store)
+    for link in (store / "qls/jrnl2/q1").iterdir():
+        assert link.is_symlink()
+        assert not link.exists()
+    result = recovered(store)
+    assert result.store.layout.kind is StoreKind.LINEAR
+    assert result.store.damage == []
+    assert rids(result) == list(range(1, 21))
+
+
+def test_a_link_to_another_store_is_not_followed(store: Path, tmp_path: Path) -> None:
+    """The copied store is read, though the links lead to the original, which has gone on."""
+    builder = line_of(2)
+    paths = builder.write(store)
+    other = tmp_path / "other"
+    shutil.copytree(store / "qls", other / "qls", symlinks=True)
+    for link in (other / "qls/jrnl2/q1").iterdir():
+        link.unlink()
+        os.symlink(store / "qls/p001/efp/4k/in_use" / link.name, link)
+    for path in paths:
+        path.write_bytes(reset_file(SIZE))
+    assert rids(recovered(other)) == list(range(1, 9))
+
+
+def test_files_without_links(tmp_path: Path) -> None:
+    line_of(3).write_plain(tmp_path / "store/qls/jrnl2/q1")
+    assert rids(recovered(tmp_path / "store")) == list(range(1, 13))
+
+
+def test_order_is_that_of_the_numbers_whatever_the_names(store: Path) -> None:
+    builder = line_of(6)
+    builder.names = sorted(builder.names, reverse=True)
+    builder.write(store)
+    result = recovered(store)
+    assert result.store.damage == []
+    (journal,) = result.store.journals
+    assert [file.number for file in journal.files.files] == [1, 2, 3, 4, 5, 6]
+    assert not journal.notices
+
+
+def test_a_line_whose_head_was_given_back(store: Path) -> None:
+    line_of(3, first_number=7).write(store)
+    result = recovered(store)
+    assert result.store.damage == []
+    assert not result.store.journals[0].holds_everything
+
+
+def test_an_unwritten_file_is_no_part_of_the_line(store: Path) -> None:
+    builder = line_of(2)
+    builder.write(store)
+    name = "00000000-0000-4000-8000-000000000000.jrnl"
+    (taken_directory(store, SIZE) / name).write_bytes(reset_file(SIZE))
+    os.symlink("/nowhere/" + name, store / "qls/jrnl2/q1" / name)
+    result = recovered(store)
+    assert (result.store.damage, result.store.notices[1:]) == ([], [])
+    assert len(rids(result)) == 8
+
+
+def test_queue_names_are_paths(store: Path) -> None:
+    builder = LinearBuilder("a/b c/00ff/d", SIZE)
+    builder.enqueue(b"m")
+    builder.flush()
+    builder.write(store)
+    assert rids(recovered(store), "a/b c/00ff/d") == [1]
+
+
+def test_an_empty_queue_s_directory_is_a_journal(store: Path) -> None:
+    line_of(1).write(store)
+    (store / "qls/jrnl2/new").mkdir()
+    result = recovered(store)
+    assert result.store.damage == []
+    assert rids(result, "new") == []
+
+
+@pytest.mark.parametrize("part", ["", "qls", "qls/jrnl2", "qls/jrnl2/q1"])
+def test_a_store_by_its_parts(store: Path, part: str) -> None:
+    line_of(2).write(store)
+    assert rids(recovered(store / part)) == list(range(1, 9))
+
+
+def test_one_file_by_itself(store: Path) -> None:
+    first, second = line_of(2).write(store)
+    assert rids(recovered(first)) == [1, 2, 3, 4]
+    assert rids(recovered(second)) == [5, 6, 7, 8]
+
+
+def test_a_pooled_file_by_itself_says_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "00000000-0000-4000-8000-000000000000.jrnl"
+    path.write_bytes(reset_file(SIZE))
+    with pytest.raises(UnusableInputError, match="an empty file of the pool"):
+        open_store(OsDisk(), str(path))
+
+
+def test_a_directory_of_links_by_itself_says_what_to_do(tmp_path: Path) -> None:
+    line_of(2).write(tmp_path / "store")
+    alone = tmp_path / "alone"
+    shutil.copytree(tmp_path / "store/qls/jrnl2/q1", alone, symlinks=True)
+    with pytest.raises(UnusableInputError, match="name the whole store"):
+        open_store(OsDisk(), str(alone))
+
+
+# ---- lost and foreign files ----
+
+
+def test_a_lost_file_in_the_middle(store: Path) -> None:
+    paths = line_of(4).write(store)
+    paths[1].unlink()
+    result = recovered(store)
+    assert rids(result) == [1, 2, 3, 4, *range(9, 17)]
+    link, gap = result.store.damage
+    assert link.file == str(store / "qls/jrnl2/q1" / paths[1].name)
+    assert "link to a file that is not in the store" in link.what
+    assert gap == Damage(
+        str(store / "qls/jrnl2/q1"), None, None, "file 2 is missing", "records that stood in it are lost"
+    )
+
+
+def test_a_lost_link_does_not_lose_the_file(store: Path) -> None:
+    paths = line_of(4).write(store)
+    (store / "qls/jrnl2/q1" / paths[2].name).unlink()
+    result = recovered(store)
+    assert rids(result) == list(range(1, 17))
+    assert only(result)[:4] == (str(paths[2]), None, None, "the journal's directory has no link to it")
+
+
+def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
+    line_of(3).write(store)
+    other = LinearBuilder("q2", SIZE)
+    other.enqueue(b"m")
+    other.write(store)
+    shutil.rmtree(store / "qls/jrnl2/q1")
+    result = recovered(store)
+    assert rids(result) == list(range(1, 13))
+    assert rids(result, "q2") == [1]
+    assert [entry.what for entry in result.store.damage] == ["the journal's directory has no link to it"] * 3
+
+
+def test_a_file_on_its_way_back_is_not_read(store: Path) -> None:
+    """The head of the line, unlinked by a broker that was killed before it could give the file back."""
+    paths = line_of(3).write(store)
+    (store / "qls/jrnl2/q1" / paths[0].name).unlink()
+    result = recovered(store)
+    assert result.store.damage == []
+    assert rids(result) == list(range(5, 13))
+    assert any("was on its way to the pool" in notice for notice in result.store.notices)
+
+
+def test_a_file_of_another_queue(store: Path) -> None:
+    paths = line_of(2).write(store)
+    other = LinearBuilder("q2", SIZE)
+    other.enqueue(b"m")
+    paths[1].write_bytes(other.contents()[0])
+    result = recovered(store)
+    assert rids(result) == [1, 2, 3, 4]
+    damage = only(result)
+    assert damage[:2] == (str(paths[1]), 72)
+    assert damage.what == 'file of queue "q2" in the journal of queue "q1"'
+
+
+def test_a_second_copy_of_a_file(store: Path) -> None:
+    paths = line_of(2).write(store)
+    copy = paths[0].with_name("ffffffff-0000-4000-8000-000000000000.jrnl")
+    shutil.copy(paths[0], copy)
+    os.symlink(f"/nowhere/{copy.name}", store / "qls/jrnl2/q1" / copy.name)
+    result = recovered(store)
+    assert rids(result) == list(range(1, 9))
+    assert only(result).what == f"a second copy of file 1, {paths[0]}"
+
+
+# ---- headers that are lost or lie ----
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("damage", "offset", "what"),
+    [
+        (lambda path: change(path, 0, bytes(FILE_HEADER_SIZE)), 0, "no file header: magic 0x00000000"),
+        (lambda path: change(path, 4, b"\x07"), 4, "unsupported journal version 7 in file header"),
+        (lambda path: change(path, 24, b"\x02"), 24, "a file header of 2 sectors instead of 1"),
+        (lambda path: change(path, 32, b"\x05"), 32, "file header tells a data size of 5 KiB"),
+        (lambda path: change(path, 72, b"\xff\xff"), 72, "file header tells a queue name of 65535 bytes"),
+    ],
+)
+def test_records_tell_the_place_of_a_file_without_header(
+    store: Path, index: int, damage: Callable[[Path], None], offset: int, what: str
+) -> None:
+    paths = line_of(4).write(store)
+    damage(paths[index])
+    result = recovered(store)
+    assert rids(result) == list(range(1, 17))
+    found = only(result)
+    assert found[:4] == (str(paths[index]), offset, None, what)
+    assert found.consequence == "its records tell the file's place"
+
+
+def test_a_wrong_serial_is_seen_through(store: Path) -> None:
+    paths = line_of(3).write(store)
+    change(paths[1], 8, struct.pack("<Q", 0x1234))
+    result = recovered(store)
+    assert rids(result) == list(range(1, 13))
+    damage = only(result)
+    assert damage[:2] == (str(paths[1]), 8)
+    assert damage.what.startswith("file header tells serial 0x1234, the records have 0x")
+
+
+def test_a_former_life_is_not_taken_for_a_wrong_serial(store: Path) -> None:
+    """A new header, and the data of the file's former life: its record ids are older than the header."""
+    builder = line_of(2)
+    paths = builder.write(store)
+    former = LinearBuilder("gone", SIZE, seed=1)
+    former.enqueue(b"f" * 900, rid=3)
+    paths[1].write_bytes(paths[1].read_bytes()[:FILE_HEADER_SIZE] + former.contents()[0][FILE_HEADER_SIZE:])
+    result = recovered(store)
+    assert result.store.damage == []
+    assert rids(result) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("index", "number"), [(1, 5), (1, 4101), (2, 3), (0, 9)])
+def test_a_wrong_file_number(store: Path, index: int, number: int) -> None:
+    paths = line_of(4, first_number=3).write(store)
+    change(paths[index], 64, struct.pack("<Q", number))
+    result = recovered(store)
+    if index:
+        assert rids(result) == list(range(1, 17))
+        assert only(result)[:2] == (str(paths[index]), 64)
+    else:  # the first of a line can have any number: nothing is missing, and the file seems to be the last
+        assert sorted(rids(result)) == list(range(1, 17))
+
+
+def test_header_fields_that_nothing_reads(store: Path) -> None:
+    (path,) = line_of(1).write(store)
+    for offset, what in ((6, "unknown flags 0x0001"), (28, "reserved field"), (56, "nanoseconds")):
+        whole = path.read_bytes()
+        change(path, offset, b"\xff\xff\xff\xff" if offset == 56 else b"\x01")
+        result = recovered(store)
+        assert rids(result) == [1, 2, 3, 4]
+        damage = only(result)
+        assert damage.offset == offset
+        assert what in damage.what
+        path.write_bytes(whole)
+
+
+# ---- sizes ----
+
+
+def test_a_file_that_was_cut(store: Path) -> None:
+    paths = line_of(3).write(store)
+    paths[1].write_bytes(paths[1].read_bytes()[: FILE_HEADER_SIZE + 2048])
+    result = recovered(store)
+    assert rids(result) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]
+    cut = only(result)
+    assert cut[:2] == (str(paths[1]), FILE_HEADER_SIZE + 2048)
+    assert cut.consequence == "records beyond its end are lost"
+
+
+def test_a_header_with_another_data_size(store: Path) -> None:
+    paths = line_of(3).write(store)
+    change(paths[2], 32, struct.pack("<Q", 2048))
+    result = recovered(store)
+    assert rids(result) == list(range(1, 13))
+    assert only(result)[:2] == (str(paths[2]), 32)
+
+
+def test_the_header_says_where_the_first_record_is(store: Path) -> None:
+    """A record fills the second file and goes on in the third; the header of the last one says that none begins."""
+    builder = LinearBuilder("q1", SIZE)
+    builder.enqueue(b"a" * (2 * SIZE))
+    builder.enqueue(b"b")
+    builder.flush()
+    paths = builder.write(store)
+    headers = [decode_file_header(path.read_bytes()[:FILE_HEADER_SIZE]) for path in paths]
+    assert [header.first_record_offset for header in headers] == [0x1000, 0, 0x1080]
+    result = recovered(store)
+    assert (result.store.damage, rids(result)) == ([], [1, 2])
