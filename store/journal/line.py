@@ -9,7 +9,7 @@ is wrong: its record ids tell where among the others it belongs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -126,17 +126,31 @@ def _in_order(entries: Sequence[FoundFile], damage: list[Damage]) -> list[Linear
     for entry in sorted(entries, key=lambda entry: (entry.first_rid, entry.path)):
         if entry.header is not None:
             numbered.setdefault(entry.header.file_number, []).append(entry)
+    alike = {number: _without_copies(numbered[number], damage) for number in sorted(numbered)}
     placed: list[LinearFile] = []
-    for number in sorted(numbered):
-        alike = _without_copies(numbered[number], damage)
-        # Of two different files with one number the older is that before, if that one is missing.
-        entry = alike.pop(-1 if number - 1 not in numbered else 0)
-        homeless.extend(alike)
+    for number, files in alike.items():
+        entry = _owner(number, alike)
+        homeless.extend(file for file in files if file is not entry)
         placed.append(LinearFile(number, entry.path, entry.size, entry.header, entry.serial, entry.first_rid))
     _take_misnumbered(placed, homeless)
     for entry in sorted(homeless, key=lambda entry: entry.first_rid):
         _place_by_rid(placed, entry, damage)
     return placed
+
+
+def _owner(number: int, alike: Mapping[int, Sequence[FoundFile]]) -> FoundFile:
+    """Of several files that claim a number, oldest first, the one that fits between its neighbours.
+
+    If more than one does, the older is the file before, if that is missing.
+    """
+    if len(alike[number]) == 1:
+        return alike[number][0]
+    before = max((file.first_rid for other, files in alike.items() if other < number for file in files[:1]), default=0)
+    after = [files[-1].first_rid for other, files in alike.items() if other > number]
+    fitting = [
+        file for file in alike[number] if before <= file.first_rid and not (after and file.first_rid > after[0])
+    ] or alike[number]
+    return fitting[0 if number - 1 in alike or number == 1 else -1]
 
 
 def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[FoundFile]:

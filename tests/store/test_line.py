@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from formats.qls.file_header import FILE_HEADER_SIZE, decode_file_header
-from formats.qls.records import SECTOR_SIZE
+from formats.qls.file_header import FILE_HEADER_SIZE
 from store.damage import Damage
 from store.disk import OsDisk
 from store.layout import StoreKind, UnusableInputError
 from store.offline import RecoveredStore, open_store
-from tests.support.linear_builder import LinearBuilder, reset_file, taken_directory
+from tests.support.linear_builder import LinearBuilder, add_pooled_files, reset_file
 
-SIZE = SECTOR_SIZE  # one sector of data: four 1000-byte messages fill a file
+KIB = 4  # of data in a file: four 1024-byte records
+SIZE = KIB * 1024
 
 
 def recovered(path: Path) -> RecoveredStore:
@@ -33,14 +33,30 @@ def rids(result: RecoveredStore, queue: str = "q1") -> list[int]:
     return [rid for rid, *_ in found.outstanding()]
 
 
-def line_of(files: int, **options: int) -> LinearBuilder:
-    """A journal of so many files, each of which begins with a record and holds 3 or 4."""
-    builder = LinearBuilder("q1", SIZE, **options)
-    for _ in range(files):
-        for _ in range(4):
-            builder.enqueue(b"m" * (1024 - 64))
-        builder.flush()
+def line_of(files: int, first_number: int = 1) -> LinearBuilder:
+    """A journal of so many files, each of which holds four records."""
+    builder = LinearBuilder("q1", KIB, first_number)
+    for rid in range(1, 4 * files + 1):
+        builder.enqueue(rid, b"m" * (1024 - 64))
     assert len(builder.headers) == files
+    return builder
+
+
+def written(builder: LinearBuilder, store: Path) -> list[Path]:
+    """The paths of a journal's files in a store, once they are written there."""
+    builder.write(store)
+    return [taken(store) / name for name in builder.names()]
+
+
+def taken(store: Path) -> Path:
+    return store / f"qls/p001/efp/{KIB}k/in_use"
+
+
+def queue_of(name: str, *messages: bytes, first_rid: int = 1) -> LinearBuilder:
+    builder = LinearBuilder(name, KIB)
+    for rid, data in enumerate(messages, first_rid):
+        builder.enqueue(rid, data)
+    builder.flush()
     return builder
 
 
@@ -78,14 +94,14 @@ def test_links_are_followed_to_the_store_s_own_files(store: Path) -> None:
 def test_a_link_to_another_store_is_not_followed(store: Path, tmp_path: Path) -> None:
     """The copied store is read, though the links lead to the original, which has gone on."""
     builder = line_of(2)
-    paths = builder.write(store)
+    paths = written(builder, store)
     other = tmp_path / "other"
     shutil.copytree(store / "qls", other / "qls", symlinks=True)
     for link in (other / "qls/jrnl2/q1").iterdir():
         link.unlink()
         os.symlink(store / "qls/p001/efp/4k/in_use" / link.name, link)
     for path in paths:
-        path.write_bytes(reset_file(SIZE))
+        path.write_bytes(reset_file(KIB))
     assert rids(recovered(other)) == list(range(1, 9))
 
 
@@ -96,7 +112,7 @@ def test_files_without_links(tmp_path: Path) -> None:
 
 def test_order_is_that_of_the_numbers_whatever_the_names(store: Path) -> None:
     builder = line_of(6)
-    builder.names = sorted(builder.names, reverse=True)
+    assert builder.names() != sorted(builder.names())
     builder.write(store)
     result = recovered(store)
     assert result.store.damage == []
@@ -106,28 +122,23 @@ def test_order_is_that_of_the_numbers_whatever_the_names(store: Path) -> None:
 
 
 def test_a_line_whose_head_was_given_back(store: Path) -> None:
-    line_of(3, first_number=7).write(store)
+    line_of(3, 7).write(store)
     result = recovered(store)
     assert result.store.damage == []
     assert not result.store.journals[0].holds_everything
 
 
 def test_an_unwritten_file_is_no_part_of_the_line(store: Path) -> None:
-    builder = line_of(2)
-    builder.write(store)
-    name = "00000000-0000-4000-8000-000000000000.jrnl"
-    (taken_directory(store, SIZE) / name).write_bytes(reset_file(SIZE))
-    os.symlink("/nowhere/" + name, store / "qls/jrnl2/q1" / name)
+    line_of(2).write(store)
+    (path,) = add_pooled_files(store, data_size=KIB, where="in_use")
+    os.symlink(f"/nowhere/{path.name}", store / "qls/jrnl2/q1" / path.name)
     result = recovered(store)
-    assert (result.store.damage, result.store.notices[1:]) == ([], [])
+    assert result.store.damage == []
     assert len(rids(result)) == 8
 
 
 def test_queue_names_are_paths(store: Path) -> None:
-    builder = LinearBuilder("a/b c/00ff/d", SIZE)
-    builder.enqueue(b"m")
-    builder.flush()
-    builder.write(store)
+    queue_of("a/b c/00ff/d", b"m").write(store)
     assert rids(recovered(store), "a/b c/00ff/d") == [1]
 
 
@@ -146,14 +157,14 @@ def test_a_store_by_its_parts(store: Path, part: str) -> None:
 
 
 def test_one_file_by_itself(store: Path) -> None:
-    first, second = line_of(2).write(store)
+    first, second = written(line_of(2), store)
     assert rids(recovered(first)) == [1, 2, 3, 4]
     assert rids(recovered(second)) == [5, 6, 7, 8]
 
 
 def test_a_pooled_file_by_itself_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "00000000-0000-4000-8000-000000000000.jrnl"
-    path.write_bytes(reset_file(SIZE))
+    path.write_bytes(reset_file(KIB))
     with pytest.raises(UnusableInputError, match="an empty file of the pool"):
         open_store(OsDisk(), str(path))
 
@@ -170,7 +181,7 @@ def test_a_directory_of_links_by_itself_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_lost_file_in_the_middle(store: Path) -> None:
-    paths = line_of(4).write(store)
+    paths = written(line_of(4), store)
     paths[1].unlink()
     result = recovered(store)
     assert rids(result) == [1, 2, 3, 4, *range(9, 17)]
@@ -183,7 +194,7 @@ def test_a_lost_file_in_the_middle(store: Path) -> None:
 
 
 def test_a_lost_link_does_not_lose_the_file(store: Path) -> None:
-    paths = line_of(4).write(store)
+    paths = written(line_of(4), store)
     (store / "qls/jrnl2/q1" / paths[2].name).unlink()
     result = recovered(store)
     assert rids(result) == list(range(1, 17))
@@ -192,9 +203,7 @@ def test_a_lost_link_does_not_lose_the_file(store: Path) -> None:
 
 def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
     line_of(3).write(store)
-    other = LinearBuilder("q2", SIZE)
-    other.enqueue(b"m")
-    other.write(store)
+    queue_of("q2", b"m").write(store)
     shutil.rmtree(store / "qls/jrnl2/q1")
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
@@ -204,7 +213,7 @@ def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
 
 def test_a_file_on_its_way_back_is_not_read(store: Path) -> None:
     """The head of the line, unlinked by a broker that was killed before it could give the file back."""
-    paths = line_of(3).write(store)
+    paths = written(line_of(3), store)
     (store / "qls/jrnl2/q1" / paths[0].name).unlink()
     result = recovered(store)
     assert result.store.damage == []
@@ -213,10 +222,8 @@ def test_a_file_on_its_way_back_is_not_read(store: Path) -> None:
 
 
 def test_a_file_of_another_queue(store: Path) -> None:
-    paths = line_of(2).write(store)
-    other = LinearBuilder("q2", SIZE)
-    other.enqueue(b"m")
-    paths[1].write_bytes(other.contents()[0])
+    paths = written(line_of(2), store)
+    paths[1].write_bytes(queue_of("q2", b"m").files()[0])
     result = recovered(store)
     assert rids(result) == [1, 2, 3, 4]
     damage = only(result)
@@ -225,7 +232,7 @@ def test_a_file_of_another_queue(store: Path) -> None:
 
 
 def test_a_second_copy_of_a_file(store: Path) -> None:
-    paths = line_of(2).write(store)
+    paths = written(line_of(2), store)
     copy = paths[0].with_name("ffffffff-0000-4000-8000-000000000000.jrnl")
     shutil.copy(paths[0], copy)
     os.symlink(f"/nowhere/{copy.name}", store / "qls/jrnl2/q1" / copy.name)
@@ -251,7 +258,7 @@ def test_a_second_copy_of_a_file(store: Path) -> None:
 def test_records_tell_the_place_of_a_file_without_header(
     store: Path, index: int, damage: Callable[[Path], None], offset: int, what: str
 ) -> None:
-    paths = line_of(4).write(store)
+    paths = written(line_of(4), store)
     damage(paths[index])
     result = recovered(store)
     assert rids(result) == list(range(1, 17))
@@ -261,7 +268,7 @@ def test_records_tell_the_place_of_a_file_without_header(
 
 
 def test_a_wrong_serial_is_seen_through(store: Path) -> None:
-    paths = line_of(3).write(store)
+    paths = written(line_of(3), store)
     change(paths[1], 8, struct.pack("<Q", 0x1234))
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
@@ -273,10 +280,9 @@ def test_a_wrong_serial_is_seen_through(store: Path) -> None:
 def test_a_former_life_is_not_taken_for_a_wrong_serial(store: Path) -> None:
     """A new header, and the data of the file's former life: its record ids are older than the header."""
     builder = line_of(2)
-    paths = builder.write(store)
-    former = LinearBuilder("gone", SIZE, seed=1)
-    former.enqueue(b"f" * 900, rid=3)
-    paths[1].write_bytes(paths[1].read_bytes()[:FILE_HEADER_SIZE] + former.contents()[0][FILE_HEADER_SIZE:])
+    paths = written(builder, store)
+    former = queue_of("gone", b"f" * 900, first_rid=3).files()[0]
+    paths[1].write_bytes(paths[1].read_bytes()[:FILE_HEADER_SIZE] + former[FILE_HEADER_SIZE:])
     result = recovered(store)
     assert result.store.damage == []
     assert rids(result) == [1, 2, 3, 4]
@@ -284,7 +290,7 @@ def test_a_former_life_is_not_taken_for_a_wrong_serial(store: Path) -> None:
 
 @pytest.mark.parametrize(("index", "number"), [(1, 5), (1, 4101), (2, 3), (0, 9)])
 def test_a_wrong_file_number(store: Path, index: int, number: int) -> None:
-    paths = line_of(4, first_number=3).write(store)
+    paths = written(line_of(4, 3), store)
     change(paths[index], 64, struct.pack("<Q", number))
     result = recovered(store)
     if index:
@@ -295,7 +301,7 @@ def test_a_wrong_file_number(store: Path, index: int, number: int) -> None:
 
 
 def test_header_fields_that_nothing_reads(store: Path) -> None:
-    (path,) = line_of(1).write(store)
+    (path,) = written(line_of(1), store)
     for offset, what in ((6, "unknown flags 0x0001"), (28, "reserved field"), (56, "nanoseconds")):
         whole = path.read_bytes()
         change(path, offset, b"\xff\xff\xff\xff" if offset == 56 else b"\x01")
@@ -311,7 +317,7 @@ def test_header_fields_that_nothing_reads(store: Path) -> None:
 
 
 def test_a_file_that_was_cut(store: Path) -> None:
-    paths = line_of(3).write(store)
+    paths = written(line_of(3), store)
     paths[1].write_bytes(paths[1].read_bytes()[: FILE_HEADER_SIZE + 2048])
     result = recovered(store)
     assert rids(result) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]
@@ -321,7 +327,7 @@ def test_a_file_that_was_cut(store: Path) -> None:
 
 
 def test_a_header_with_another_data_size(store: Path) -> None:
-    paths = line_of(3).write(store)
+    paths = written(line_of(3), store)
     change(paths[2], 32, struct.pack("<Q", 2048))
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
@@ -330,12 +336,8 @@ def test_a_header_with_another_data_size(store: Path) -> None:
 
 def test_the_header_says_where_the_first_record_is(store: Path) -> None:
     """A record fills the second file and goes on in the third; the header of the last one says that none begins."""
-    builder = LinearBuilder("q1", SIZE)
-    builder.enqueue(b"a" * (2 * SIZE))
-    builder.enqueue(b"b")
-    builder.flush()
-    paths = builder.write(store)
-    headers = [decode_file_header(path.read_bytes()[:FILE_HEADER_SIZE]) for path in paths]
-    assert [header.first_record_offset for header in headers] == [0x1000, 0, 0x1080]
+    builder = queue_of("q1", b"a" * (2 * SIZE), b"b")
+    assert [header.first_record_offset for header in builder.headers] == [0x1000, 0, 0x1080]
+    builder.write(store)
     result = recovered(store)
     assert (result.store.damage, rids(result)) == ([], [1, 2])

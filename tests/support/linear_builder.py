@@ -1,188 +1,309 @@
-"""Builds linearstore journals, byte for byte as qpidd's writer leaves them.
+"""Lays out a linearstore journal the way qpidd would, and whole linearstore trees, for tests.
 
-A line of files, each with a header sector that names the queue, a serial of its own, and the first record header in
-it; records run on from file to file; a flush ends with fillers up to the next sector.
+A record goes into the files as soon as it is appended. One that reaches a file's end goes on behind the header of the
+next, which is made at that moment; so a file that is exactly full has no successor until there is another record.
+
+    orders = LinearBuilder("orders", data_size=8)
+    orders.enqueue(1, b"hello")
+    orders.flush()
+    orders.write(store)                # <store>/qls/jrnl2/orders/<uuid>.jrnl, a link; <store>/qls/p001/efp/8k/in_use/…
+    add_pooled_files(store, 2, data_size=8)
 """
 
 from __future__ import annotations
 
 import os
 import random
-import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import UUID
+from zlib import adler32
 
-from formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, encode_file_header
-from formats.qls.records import SECTOR_SIZE, RecordHeader, encode_record
+from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
+from formats.qls.records import MAGICS, SECTOR_SIZE, TAIL, TAIL_SIZE, RecordHeader, encode_record
+from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
+from tests.support.memory_disk import MemoryDisk
 
-SECONDS: Final = 1_700_000_000
-#: Where the links of a built store point: nowhere on this machine.
-FAR_AWAY: Final = "/var/lib/qpidd-of-another-machine"
+TPL_QUEUE: Final = "TplStore"
+ORIGINAL_ROOT: Final = "/var/lib/qpidd"  # where the links of a store point that was copied from elsewhere
+DIRECTORY: Final = "/store/qls/jrnl2/q"
+_SECONDS: Final = 1_700_000_000
+_LARGEST: Final = 4095  # KiB; whoever gives bytes notices
 
 
 class PlacedRecord(NamedTuple):
-    """A record and where it stands.
+    """Where a record lies.
 
     Attributes:
-        header: its header.
-        file: index of the file in which it begins.
+        header: its header, with the serial of the file in which it stands.
+        position: in the stream of all data areas, bytes.
+        file: index of the file in which it begins, from 0; its number is `first_number` more.
         offset: bytes from that file's start.
+        xid, data: what follows the header.
     """
 
     header: RecordHeader
+    position: int
     file: int
     offset: int
+    xid: bytes
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes, padding included."""
+        return self.header.size
+
+    @property
+    def used(self) -> int:
+        """Bytes of it that mean something: up to the tail's end, or to the end of a header without tail."""
+        return self.header.tail_offset + (TAIL_SIZE if self.header.has_tail else 0)
 
 
 class LinearBuilder:
-    """One journal.
+    """Builds one journal.
 
     Args:
-        queue_name: whose it is; "TplStore" for the prepared list.
-        data_size: bytes of data area of each file.
-        first_number: number of the first file; more than 1 if files were given back.
-        partition: of the files.
-        seed: for serials and file names.
+        queue_name: as the headers say; "TplStore" is the transaction prepared list.
+        data_size: data area of each file in KiB, a multiple of 4.
+        first_number: number of the first file.
+        partition: number of the partition from which the files come.
+        seed: of serials and file names; the queue's name goes in too, so builders of one store do not clash.
 
     Attributes:
-        records: all records but fillers, in order.
-        stream: the data areas, one after another, up to the present end.
-        next_rid: the record id that is given out next.
+        headers: what each file's header says, by index.
+        records: every record, fillers too.
+        position: where the next record goes.
     """
 
     def __init__(
-        self,
-        queue_name: str,
-        data_size: int = 4 * SECTOR_SIZE,
-        *,
-        first_number: int = 1,
-        partition: int = 1,
-        seed: int = 0,
+        self, queue_name: str, data_size: int = 8, first_number: int = 1, partition: int = 1, seed: int = 0
     ) -> None:
-        assert data_size % SECTOR_SIZE == 0
+        assert data_size in range(4, _LARGEST, 4), "the data size is in KiB"
         self.queue_name = queue_name
-        self.data_size = data_size
+        self.kib = data_size
+        self.data_size = data_size * KIB
         self.first_number = first_number
         self.partition = partition
-        self._random = random.Random(f"{queue_name}/{seed}")
-        self.records: list[PlacedRecord] = []
-        self.stream = bytearray()
-        self.serials: list[int] = []
         self.headers: list[FileHeader] = []
-        self.names: list[str] = []
-        self.next_rid = 1
+        self.records: list[PlacedRecord] = []
+        self.position = 0
+        self._random = random.Random(f"{seed} {partition} {queue_name}")
+        self._names: list[str] = []
+        self._contents: list[bytearray] = []
 
-    # ---- writing ----
+    # ---- records ----
 
-    def enqueue(self, data: bytes, *, xid: bytes = b"", flags: int = 0, rid: int | None = None) -> PlacedRecord:
-        header = RecordHeader(Kind.ENQUEUE, flags, 0, self._rid(rid), len(xid), len(data))
-        return self.append(header, xid, data)
+    def enqueue(
+        self, rid: int, data: bytes = b"", xid: bytes = b"", flags: int = 0, *, waited_at: int | None = None
+    ) -> PlacedRecord:
+        """An enqueue; for `waited_at` see `append`."""
+        header = RecordHeader(Kind.ENQUEUE, flags, rid=rid, xid_size=len(xid), data_size=len(data))
+        return self.append(header, xid, data, waited_at=waited_at)
 
-    def dequeue(self, dequeued_rid: int, *, xid: bytes = b"", flags: int = 0, rid: int | None = None) -> PlacedRecord:
-        header = RecordHeader(Kind.DEQUEUE, flags, 0, self._rid(rid), len(xid), dequeued_rid=dequeued_rid)
-        return self.append(header, xid)
+    def dequeue(self, rid: int, dequeued_rid: int, xid: bytes = b"", flags: int = 0) -> PlacedRecord:
+        """A dequeue of the enqueue `dequeued_rid`."""
+        return self.append(RecordHeader(Kind.DEQUEUE, flags, 0, rid, len(xid), dequeued_rid=dequeued_rid), xid)
 
-    def commit(self, xid: bytes, *, rid: int | None = None) -> PlacedRecord:
-        return self.append(RecordHeader(Kind.COMMIT, 0, 0, self._rid(rid), len(xid)), xid)
+    def commit(self, rid: int, xid: bytes) -> PlacedRecord:
+        return self.append(RecordHeader(Kind.COMMIT, rid=rid, xid_size=len(xid)), xid)
 
-    def abort(self, xid: bytes, *, rid: int | None = None) -> PlacedRecord:
-        return self.append(RecordHeader(Kind.ABORT, 0, 0, self._rid(rid), len(xid)), xid)
+    def abort(self, rid: int, xid: bytes) -> PlacedRecord:
+        return self.append(RecordHeader(Kind.ABORT, rid=rid, xid_size=len(xid)), xid)
 
-    def append(self, header: RecordHeader, xid: bytes = b"", data: bytes = b"") -> PlacedRecord:
-        """Write a record where the journal ends, with the serial of the file in which that is."""
-        file, offset = divmod(len(self.stream), self.data_size)
-        if file == len(self.headers):
-            self._open_file(header.rid, FILE_HEADER_SIZE)
-        header = header._replace(serial=self.serials[file])
-        record = encode_record(header, xid, data)
-        self.stream += record
-        end = len(self.stream)
-        while len(self.headers) * self.data_size < end:
-            rest = end - len(self.headers) * self.data_size
-            self._open_file(header.rid, rest + FILE_HEADER_SIZE if rest < self.data_size else 0)
-        placed = PlacedRecord(header, file, offset + FILE_HEADER_SIZE)
-        self.records.append(placed)
-        return placed
+    def fill(self, blocks: int) -> None:
+        """So many fillers."""
+        for _ in range(blocks):
+            self.append(RecordHeader(Kind.FILLER))
 
     def flush(self) -> None:
         """Fillers up to the next sector."""
-        while len(self.stream) % SECTOR_SIZE:
-            self.stream += encode_record(RecordHeader(Kind.FILLER))
+        self.fill(-self.position % SECTOR_SIZE // BLOCK_SIZE)
 
-    def _rid(self, rid: int | None) -> int:
-        if rid is None:
-            rid = self.next_rid
-        self.next_rid = max(self.next_rid, rid + 1)
-        return rid
+    def append(
+        self, header: RecordHeader, xid: bytes = b"", data: bytes = b"", *, waited_at: int | None = None
+    ) -> PlacedRecord:
+        """Place any record; its serial is filled in. An external record has a data size and no data.
 
-    def _open_file(self, rid: int, first_record_offset: int) -> None:
-        number = self.first_number + len(self.headers)
-        serial = self._random.getrandbits(64) | 1
-        self.serials.append(serial)
-        self.names.append(f"{uuid.UUID(int=self._random.getrandbits(128))}.jrnl")
-        self.headers.append(
-            FileHeader(
-                serial,
-                rid,
-                self.partition,
-                self.data_size,
-                first_record_offset,
-                SECONDS + number,
-                0,
-                number,
-                self.queue_name,
+        Args:
+            header: the record's header.
+            xid: its transaction id.
+            data: its data.
+            waited_at: bytes into the record, the end of a sector, after which the writer had to wait: the tail then
+                covers only what follows, and has the serial of the file in which that begins.
+        """
+        size = header.size
+        self._enter(size, header.rid)
+        file, offset = self.place(self.position)
+        if header.kind is not Kind.FILLER:
+            header = header._replace(serial=self.headers[file].serial)
+        content = encode_record(header, xid, data)
+        if waited_at is not None:
+            content = self._with_late_tail(header, content, waited_at)
+        self._write(content)
+        placed = PlacedRecord(header, self.position, file, offset, xid, data)
+        self.records.append(placed)
+        self.position += size
+        return placed
+
+    def _with_late_tail(self, header: RecordHeader, content: bytes, waited_at: int) -> bytes:
+        end = header.tail_offset
+        assert 0 < waited_at < end
+        assert (self.position + waited_at) % SECTOR_SIZE == 0
+        serial = self.headers[self.place(self.position + waited_at)[0]].serial
+        tail = TAIL.pack(MAGICS[header.kind] ^ 0xFFFFFFFF, adler32(content[waited_at:end]), serial, header.rid)
+        return content[:end] + tail + content[end + TAIL_SIZE :]
+
+    # ---- places ----
+
+    def place(self, position: int) -> tuple[int, int]:
+        """The index of the file, and the offset from that file's start, of a position."""
+        index, offset = divmod(position, self.data_size)
+        return index, offset + DATA_OFFSET
+
+    def room(self) -> int:
+        """Bytes up to the end of the present file; 0 where the next record enters another."""
+        return -self.position % self.data_size
+
+    def _enter(self, size: int, rid: int) -> None:
+        """Make the headers of the files that a record of `size` bytes at the present position reaches."""
+        end = self.position + size
+        for index in range(len(self.headers), (end - 1) // self.data_size + 1):
+            begin = index * self.data_size
+            if begin == self.position:
+                first = DATA_OFFSET
+            else:
+                first = DATA_OFFSET + end - begin if end - begin < self.data_size else 0
+            header = FileHeader(
+                serial=self._random.getrandbits(64),
+                rid=rid,
+                partition=self.partition,
+                data_size=self.data_size,
+                first_record_offset=first,
+                seconds=_SECONDS + index,
+                nanoseconds=123_456_789,
+                file_number=self.first_number + index,
+                queue_name=self.queue_name,
             )
-        )
+            self.headers.append(header)
+            self._names.append(_file_name(self._random))
+            self._contents.append(bytearray(encode_file_header(header)) + bytes(self.data_size))
+
+    def _write(self, content: bytes) -> None:
+        at = 0
+        while at < len(content):
+            index, offset = self.place(self.position + at)
+            count = min(FILE_HEADER_SIZE + self.data_size - offset, len(content) - at)
+            self._contents[index][offset : offset + count] = content[at : at + count]
+            at += count
 
     # ---- results ----
 
-    def contents(self, *, old: bytes = b"\0") -> list[bytes]:
-        """The content of each file; `old` fills what was never written."""
-        contents = []
-        for index, header in enumerate(self.headers):
-            data = bytes(self.stream[index * self.data_size : (index + 1) * self.data_size])
-            missing = self.data_size - len(data)
-            filling = (old * (missing // len(old) + 1))[:missing]
-            contents.append(encode_file_header(header) + data + filling)
-        return contents
+    def names(self) -> list[str]:
+        """The names of the files, by index."""
+        return list(self._names)
 
-    def offset_of(self, place: int) -> tuple[int, int]:
-        """Index of the file and offset in it, of a place in the stream."""
-        file, offset = divmod(place, self.data_size)
-        return file, offset + FILE_HEADER_SIZE
+    def files(self) -> list[bytes]:
+        """The whole contents of the files, by index; zeros behind the last record."""
+        return [bytes(content) for content in self._contents]
 
-    def write_plain(self, directory: Path) -> list[Path]:
-        """Write the files themselves into a journal's directory."""
-        directory.mkdir(parents=True, exist_ok=True)
-        paths = [directory / name for name in self.names]
-        for path, content in zip(paths, self.contents(), strict=True):
-            path.write_bytes(content)
-        return paths
+    def patch(self, index: int, offset: int, content: bytes) -> None:
+        """Overwrite bytes of a file, `offset` from its start."""
+        assert offset + len(content) <= len(self._contents[index])
+        self._contents[index][offset : offset + len(content)] = content
 
-    def write(self, store: Path) -> list[Path]:
-        """Write the files into a store's partition, and links that point nowhere into the journal's directory."""
-        taken = taken_directory(store, self.data_size, self.partition)
-        below = "tpl2" if self.queue_name == "TplStore" else f"jrnl2/{self.queue_name}"
-        journal = store / "qls" / below
+    def write(self, store: str | os.PathLike[str], *, link_root: str | os.PathLike[str] = ORIGINAL_ROOT) -> Path:
+        """Write the files and their links into the store directory `store`; it need not be there, or not be empty.
+
+        Args:
+            store: the directory that holds, or will hold, `qls`.
+            link_root: what the links say for `store`; by default they point nowhere.
+
+        Returns:
+            The journal's directory: `qls/jrnl2/<queue>`, or `qls/tpl2` for the transaction prepared list.
+        """
+        qls = make_tree(store)
+        pool = _pool(store, self.partition, self.kib)
+        journal = qls / "tpl2" if self.queue_name == TPL_QUEUE else qls / "jrnl2" / self.queue_name
         journal.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for name, content in zip(self.names, self.contents(), strict=True):
-            path = taken / name
+        for name, content in zip(self._names, self._contents, strict=True):
+            path = pool / "in_use" / name
             path.write_bytes(content)
-            os.symlink(f"{FAR_AWAY}/{path.relative_to(store)}", journal / name)
-            paths.append(path)
-        return paths
+            (journal / name).symlink_to(Path(link_root, path.relative_to(store)))
+        return journal
+
+    def write_plain(self, directory: str | os.PathLike[str]) -> Path:
+        """Write plain files, no links, into a directory, which is made if it is not there."""
+        path = Path(directory)
+        path.mkdir(parents=True, exist_ok=True)
+        for name, content in zip(self._names, self._contents, strict=True):
+            (path / name).write_bytes(content)
+        return path
+
+    def disk(self, directory: str = DIRECTORY) -> MemoryDisk:
+        """A disk that holds the journal, as it is now, as plain files in `directory`."""
+        return MemoryDisk(
+            {f"{directory}/{name}": bytes(file) for name, file in zip(self._names, self._contents, strict=True)}
+        )
 
 
-def taken_directory(store: Path, data_size: int, partition: int = 1) -> Path:
-    """The directory of a store's taken files of one size, made with those beside it."""
-    pool = store / f"qls/p{partition:03d}/efp/{data_size // 1024}k"
+# ---- stores and pools ----
+
+
+def make_tree(store: str | os.PathLike[str]) -> Path:
+    """The directories of a store without journals and without a catalogue; returns `qls`."""
+    qls = Path(store) / "qls"
+    for name in ("jrnl2", "tpl2"):
+        (qls / name).mkdir(parents=True, exist_ok=True)
+    return qls
+
+
+def reset_file(data_size: int = 8, partition: int = 1, content: bytes = b"") -> bytes:
+    """A file as it waits in the pool; `content` is what its former life left in its data area."""
+    header = FileHeader(0, 0, partition, data_size * KIB, 0, 0, 0, 0, "")
+    return encode_file_header(header) + content.ljust(data_size * KIB, b"\0")
+
+
+def add_pooled_files(
+    store: str | os.PathLike[str],
+    count: int = 1,
+    data_size: int = 8,
+    partition: int = 1,
+    seed: int = 0,
+    where: str = "",
+    files: Sequence[bytes] | None = None,
+) -> list[Path]:
+    """Put files into a pool of the store directory `store`.
+
+    Args:
+        store: the directory that holds, or will hold, `qls`.
+        count: how many.
+        data_size: KiB of data area: chooses the pool.
+        partition: number of the partition.
+        seed: of the file names.
+        where: the pool itself, or "in_use" or "returned" below it.
+        files: their contents, instead of `count` reset files.
+
+    Returns:
+        The files' paths.
+    """
+    directory = _pool(store, partition, data_size) / where
+    contents = [reset_file(data_size, partition)] * count if files is None else files
+    names = random.Random(f"pool {seed} {partition} {data_size} {where}")
+    paths = [directory / _file_name(names) for _ in contents]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    return paths
+
+
+def _pool(store: str | os.PathLike[str], partition: int, kib: int) -> Path:
+    pool = Path(store) / "qls" / f"p{partition:03d}" / "efp" / f"{kib}k"
     for name in ("in_use", "returned"):
         (pool / name).mkdir(parents=True, exist_ok=True)
-    return pool / "in_use"
+    return pool
 
 
-def reset_file(data_size: int, partition: int = 1) -> bytes:
-    """A file as it waits in the pool."""
-    return encode_file_header(FileHeader(0, 0, partition, data_size, 0, 0, 0, 0, "")) + bytes(data_size)
+def _file_name(source: random.Random) -> str:
+    return f"{UUID(int=source.getrandbits(128), version=4)}.jrnl"
