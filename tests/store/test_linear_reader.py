@@ -119,7 +119,7 @@ def test_a_torn_last_flush_is_no_damage(data: st.DataObject) -> None:
     assert (journal.damage, recovery.damage) == ([], [])
     assert rids(recovery) == [record.header.rid for record in records]
     assert end is not None
-    assert end.place == last.position
+    assert end.place >= last.position  # fillers of any age are passed over
 
 
 def test_the_former_life_of_a_file_ends_the_journal() -> None:
