@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from formats.rhm.geometry import SECTOR_SIZE, Geometry
+from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from store.damage import Damage
 from store.disk import Disk, ReadableFile
 from store.journal.files import JournalFile
@@ -58,8 +58,8 @@ class JournalStream:
             return self._window[start : start + length]
         if length > WINDOW_SIZE:
             return self._gather(place, length)
-        self._fill(place)
-        return self._window[:length]
+        start = self._fill(place)
+        return self._window[start : start + length]
 
     def window(self, place: int, least: int) -> tuple[bytes, int]:
         """A buffer that holds at least `least` bytes from `place` (if the stream does), and where in it `place` is."""
@@ -67,10 +67,10 @@ class JournalStream:
         start = place - self._window_place
         if 0 <= start <= len(window) - least:
             return window, start
-        if not (start >= 0 and start + min(least, self.size - place) <= len(window)):
-            self._fill(place)
-            return self._window, 0
-        return window, start
+        if start >= 0 and start + min(least, self.size - place) <= len(window):
+            return window, start
+        start = self._fill(place)
+        return self._window, start
 
     def read_aside(self, place: int, length: int) -> bytes:
         """As `read`, for a few bytes that may be far away: what is in the window stays there."""
@@ -106,9 +106,11 @@ class JournalStream:
         self._open.clear()
         self._window = b""
 
-    def _fill(self, place: int) -> None:
-        self._window = self._gather(place, WINDOW_SIZE)
-        self._window_place = place
+    def _fill(self, place: int) -> int:
+        """Let the window begin with the block of `place`, for whoever steps through it by blocks; where `place` is."""
+        self._window_place = place & -BLOCK_SIZE
+        self._window = self._gather(self._window_place, WINDOW_SIZE + BLOCK_SIZE)
+        return place - self._window_place
 
     def _gather(self, place: int, length: int) -> bytes:
         parts = []

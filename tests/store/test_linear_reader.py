@@ -73,6 +73,20 @@ def test_messages_of_all_sizes() -> None:
         assert b"".join(journal.data_chunks(data_place, size)) == bytes(size)
 
 
+@pytest.mark.parametrize("size", [9_000, 50_000, 1_100_000])
+def test_large_and_small_records_in_turn(size: int) -> None:
+    builder = LinearBuilder("q", 512)
+    count = 3_000_000 // size * 2
+    for rid in range(1, count + 1):
+        builder.enqueue(rid, bytes(size) if rid % 2 else b"small" * rid, xid=XID if rid % 3 == 0 else b"")
+    builder.commit(count + 1, XID)
+    _, recovery, end = read(builder)
+    assert recovery.damage == []
+    assert end is not None
+    assert not end.torn
+    assert rids(recovery) == list(range(1, count + 1))
+
+
 def test_transactions() -> None:
     builder = LinearBuilder("q")
     builder.enqueue(1, b"old")

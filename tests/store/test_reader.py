@@ -348,3 +348,21 @@ def test_version_1_an_indicator_that_changes_anywhere(kind: Kind) -> None:
     assert rids(recovered) == [first, last]
     (damage,) = recovered.damage
     assert (damage.offset, damage.what) == (changed.offset, f"{kind.label} record of another lap")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("size", [9_000, 50_000, 1_100_000])
+def test_large_and_small_records_in_turn(version: int, size: int) -> None:
+    """Wherever the reader's window ends: within a large record, and the small ones behind it are still found."""
+    builder = JournalBuilder(version, Geometry.from_pages(4, 24))
+    expected = []
+    while builder.position + size + 10_000 < builder.geometry.capacity:
+        expected += [builder.enqueue(bytes(size)).header.rid, builder.enqueue(b"small" * len(expected)).header.rid]
+    builder.flush()
+    journal = open_journal(builder.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    end = journal.walk(recovery)
+    assert recovery.damage == []
+    assert end is not None
+    assert not end.torn
+    assert [rid for rid, *_ in recovery.messages.in_rid_order()] == expected
