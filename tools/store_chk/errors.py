@@ -1,0 +1,7 @@
+"""The error that ends a check."""
+
+from __future__ import annotations
+
+
+class CheckError(Exception):
+    """The check cannot go on: one line that says what is wrong and where. The exit code is 1."""

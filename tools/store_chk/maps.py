@@ -1,0 +1,158 @@
+"""What is enqueued and which transactions are open, by the rules of the original (formats page, section 15.1).
+
+    enqueue                   goes into the map; one that is there already is an error
+    enqueue, transactional    waits in its transaction
+    dequeue                   takes the record out of the map; not there: a warning; locked: an error
+    dequeue, transactional    locks the record, be it in the map or waiting in any transaction; locked already: an
+                              error; not there: nothing. Waits in its transaction
+    commit                    does what waits, in order: enqueues go into the map and stay locked if they are; dequeues
+                              take out what is locked (not locked: an error), what is not there is told in a warning
+    abort                     forgets what waits; its dequeues let go what they locked: not locked, or nowhere: an error
+    commit, abort             of an unknown transaction: a warning
+
+Both maps hold places, not records: 17 bytes for each that remains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from typing import Final, NamedTuple, TypeAlias
+
+from formats.rhm.records import Kind, RecordHeader
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
+from tools.store_chk.errors import CheckError
+from tools.store_chk.text import Read, xid_text
+from tools.store_chk.walk import Record
+
+_WHOLE_XID: Final = 128  # bytes: a transaction id up to that size is kept as it is
+_XID_ENDS: Final = 1 << 15  # bytes at either end that tell a larger one from others: a forged one may have gigabytes
+
+#: The size of a transaction id, and itself or a digest of it.
+Xid: TypeAlias = tuple[int, bytes]
+
+
+class OpenTransaction(NamedTuple):
+    """What waits for the end of one transaction, in journal order: three arrays of the same length.
+
+    Attributes:
+        places: where the records are.
+        rids: of an enqueue, its own; of a dequeue, that which it removes.
+        enqueues: 1 for an enqueue, 0 for a dequeue.
+    """
+
+    places: array[int]
+    rids: array[int]
+    enqueues: bytearray
+
+
+def xid_key(read: Read, size: int) -> Xid:
+    """What tells a transaction id from others, in few bytes however large it is."""
+    if size <= _WHOLE_XID:
+        return size, read(0, size)
+    head = read(0, min(size, _XID_ENDS))
+    return size, hashlib.sha256(head + read(max(size - _XID_ENDS, 0), min(size, _XID_ENDS))).digest()
+
+
+class Maps:
+    """The state of a journal after the records that were applied.
+
+    Attributes:
+        enqueued: rid → place of the records that were enqueued and not dequeued, LIVE or LOCKED.
+        transactions: those that are open, in the order of their first records.
+    """
+
+    def __init__(self) -> None:
+        self.enqueued = EnqueueMap()
+        self.transactions: dict[Xid, OpenTransaction] = {}
+        self._waiting = EnqueueMap()  # transactional enqueues, PENDING or LOCKED
+
+    def apply(self, record: Record, xid: Read) -> str:
+        """Take in a record, whose transaction id `xid` reads; returns a warning, empty for none.
+
+        Raises:
+            CheckError: the record contradicts what came before it.
+        """
+        header = record.header
+        match header.kind:
+            case Kind.ENQUEUE if header.xid_size:
+                self._wait(xid, header, record.place, header.rid)
+                self._waiting.add(header.rid, record.place, PENDING)
+            case Kind.ENQUEUE:
+                self._enqueue(header.rid, record.place, LIVE)
+            case Kind.DEQUEUE if header.xid_size:
+                self._lock(header.dequeued_rid)
+                self._wait(xid, header, record.place, header.dequeued_rid)
+            case Kind.DEQUEUE:
+                return self._dequeue(header.dequeued_rid)
+            case Kind.COMMIT | Kind.ABORT:
+                transaction = self.transactions.pop(xid_key(xid, header.xid_size), None)
+                if transaction is None:
+                    return f"WARNING: {xid_text(xid, header.xid_size)} not found in transaction map"
+                return self._commit(transaction) if header.kind is Kind.COMMIT else self._abort(transaction)
+        return ""
+
+    def _wait(self, xid: Read, header: RecordHeader, place: int, rid: int) -> None:
+        key = xid_key(xid, header.xid_size)
+        transaction = self.transactions.get(key)
+        if transaction is None:
+            transaction = self.transactions[key] = OpenTransaction(array("Q"), array("Q"), bytearray())
+        transaction.places.append(place)
+        transaction.rids.append(rid)
+        transaction.enqueues.append(header.kind is Kind.ENQUEUE)
+
+    def _enqueue(self, rid: int, place: int, state: int) -> None:
+        if self.enqueued.get(rid) is not None:
+            raise CheckError(f"Adding duplicate record to EnqMap: rid=0x{rid:x}")
+        self.enqueued.add(rid, place, state)
+
+    def _dequeue(self, rid: int) -> str:
+        entry = self.enqueued.get(rid)
+        if entry is None:
+            return f"ERROR: Deleting non-existent rid from EnqMap: rid=0x{rid:x}"
+        if entry.state == LOCKED:
+            raise CheckError(f"Deleting locked record from EnqMap: rid=0x{rid:x}")
+        self.enqueued.remove(rid)
+        return ""
+
+    def _lock(self, rid: int) -> None:
+        entries = self.enqueued if self.enqueued.get(rid) is not None else self._waiting
+        entry = entries.get(rid)
+        if entry is None:
+            return
+        if entry.state == LOCKED:
+            raise CheckError(f"Locking record which is already locked in EnqMap: rid=0x{rid:x}")
+        entries.set_state(rid, LOCKED)
+
+    def _is_locked(self, rid: int) -> bool:
+        """Whether the record is in the map. Raises CheckError if it is and is not locked."""
+        entry = self.enqueued.get(rid)
+        if entry is None:
+            return False
+        if entry.state != LOCKED:
+            raise CheckError(f"Unlocking record which is not locked in EnqMap: rid=0x{rid:x}")
+        return True
+
+    def _commit(self, transaction: OpenTransaction) -> str:
+        missing = []
+        for place, rid, is_enqueue in zip(*transaction, strict=True):
+            if is_enqueue:
+                entry = self._waiting.get(rid)
+                self._waiting.remove(rid)
+                self._enqueue(rid, place, LOCKED if entry is not None and entry.state == LOCKED else LIVE)
+            elif self._is_locked(rid):
+                self.enqueued.remove(rid)
+            else:
+                missing.append(f"0x{rid:x}")
+        return f"WARNING: transactional dequeues not found in enqueue map; rids={missing}" if missing else ""
+
+    def _abort(self, transaction: OpenTransaction) -> str:
+        own = {rid for rid, is_enqueue in zip(transaction.rids, transaction.enqueues, strict=True) if is_enqueue}
+        for rid, is_enqueue in zip(transaction.rids, transaction.enqueues, strict=True):
+            if is_enqueue:
+                self._waiting.remove(rid)
+            elif self._is_locked(rid):
+                self.enqueued.set_state(rid, LIVE)
+            elif rid not in own:
+                raise CheckError(f"Operation on non-existent record: operation=unlock; rid=0x{rid:x}")
+        return ""

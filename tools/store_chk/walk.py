@@ -1,0 +1,307 @@
+"""The walk over the records of a journal, by the rules of the original (formats page, section 15.1).
+
+It enters the first file at its first record offset and goes from record to record and from file to file, once round
+the ring. At each block on which a record should begin:
+
+    magic unknown or 0             the end
+    first record of its file       its offset must be the first record offset: else an error
+    version not 1, big endian      an error
+    tail does not match            the end: the record is torn
+    overwrite indicator not that   the end, with a warning: the file was overwritten up to here
+    of the file
+
+A record may go on in the next files. It counts as one of the file in which it ends; its offset is that of its
+beginning. Its rest may not be in those files, since a crash tore it (`Torn`), or there may be no more files
+(`Truncated`): either is the end. A file that is shorter than it should be ends the walk too. A first file whose first
+record offset is 0, because a record that began earlier fills it, is taken as the original takes it: its header
+for a record, and what follows it for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import decode_file_header
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE
+from formats.rhm.records import (
+    COMMON,
+    MAX_HEADER_SIZE,
+    OVERWRITE_INDICATOR,
+    RECORD_KINDS,
+    TAIL_SIZE,
+    Kind,
+    RecordHeader,
+    decode_header,
+    decode_tail,
+    version_1_check,
+)
+from store.disk import Disk
+from tools.store_chk.analysis import AnalysedFile, Analysis, read_file_header
+from tools.store_chk.errors import CheckError
+from tools.store_chk.stream import RingStream
+from tools.store_chk.text import Read, file_header_text, record_text
+
+_LEAST_HEADER: Final = 16  # bytes that the original reads of anything
+_FILE_HEADER_FIELDS: Final = 48  # bytes: more than any record's header
+_NO_OFFSET: Final = 1 << 44  # bytes: files end there at the latest (ext4), and the original fails to seek further
+_FILLER: Final = RecordHeader(Kind.FILLER, 1, 0, blocks=1)  # whatever follows its magic
+_MAGICS: Final = frozenset(kind.value for kind in RECORD_KINDS | {Kind.FILE})
+
+
+class FileEntered(NamedTuple):
+    """The walk goes on in this file."""
+
+    file: AnalysedFile
+
+
+class FirstRecord(NamedTuple):
+    """The first record of a file is where the file's header says."""
+
+    offset: int
+
+
+class StrayHeader(NamedTuple):
+    """A file header stands where a record should; it counts as one."""
+
+    text: str
+
+
+class Record(NamedTuple):
+    """A record.
+
+    Attributes:
+        place: where it begins in the stream of the files.
+        offset: where it begins in its file.
+        file_number: of the file in which it ends, as that file's header has it.
+        header: its header.
+        is_overwritten: whether it is of another lap than its file; the walk ends with it.
+    """
+
+    place: int
+    offset: int
+    file_number: int
+    header: RecordHeader
+    is_overwritten: bool = False
+
+
+class Torn(NamedTuple):
+    """The walk ends with the beginning of a record whose rest is not in the files that follow: one line about it."""
+
+    message: str
+
+
+class Truncated(NamedTuple):
+    """The walk ends with the beginning of a record for whose rest there are no files left. It counts as a record."""
+
+
+#: What a walk meets.
+Event: TypeAlias = FileEntered | FirstRecord | StrayHeader | Record | Torn | Truncated
+
+
+class Walk:
+    """One walk over a journal that is not empty.
+
+    Args:
+        disk: where to read.
+        analysis: what is known of the journal.
+    """
+
+    def __init__(self, disk: Disk, analysis: Analysis) -> None:
+        self._disk = disk
+        files = (*analysis.files[analysis.first :], *analysis.files[: analysis.first])
+        self._files = [(file.name, file.path) for file in files]
+        self._stream = RingStream(disk, [file.path for file in files], analysis.info.geometry)
+        self._first_offset = files[0].header.first_record_offset if files[0].header else 0
+        self._entered: list[AnalysedFile] = []
+        self._indicator = 0  # the overwrite indicator of the file entered last
+        self._is_first = False  # the next record is the first that begins in its file
+
+    def close(self) -> None:
+        """Let all descriptors go."""
+        self._stream.close()
+
+    # ---- what is in a record ----
+
+    def where(self, record: Record) -> str:
+        """The file and the offset at which the record begins."""
+        return f"{self._files[self._stream.locate(record.place)[0]][1]} at offset 0x{record.offset:x}"
+
+    def text(self, record: Record) -> str:
+        """The record as it is printed."""
+        return record_text(record.header, record.offset, self.read_xid(record), self._read_data(record))
+
+    def read_xid(self, record: Record) -> Read:
+        """Reads from the record's transaction id."""
+        begin = self._stream.advance(record.place, record.header.header_size)
+        return lambda offset, length: self._stream.read(self._stream.advance(begin, offset), length)
+
+    def _read_data(self, record: Record) -> Read:
+        begin = self._stream.advance(record.place, record.header.header_size + record.header.xid_size)
+        return lambda offset, length: self._stream.read(self._stream.advance(begin, offset), length)
+
+    def record_at(self, place: int) -> Record:
+        """The record that the walk found at `place`, again.
+
+        Raises:
+            CheckError: it is not there any more: somebody writes to the journal.
+            OSError: its file cannot be read.
+        """
+        index, offset = self._stream.locate(place)
+        try:
+            header = decode_header(self._stream.read(place, MAX_HEADER_SIZE))
+            last, _ = self._stream.span(place, header.size)
+        except RhmError:
+            last = len(self._entered)
+        file_header = self._entered[last].header if last < len(self._entered) else None
+        if file_header is None:
+            raise CheckError(f"{self._files[index][1]} at offset 0x{offset:x}: the record changed while it was read")
+        return Record(place, offset, file_header.file_number, header)
+
+    # ---- the walk ----
+
+    def events(self) -> Iterator[Event]:
+        """What the walk meets, in order.
+
+        Raises:
+            CheckError: it cannot go on.
+            OSError: a file cannot be read.
+        """
+        place = self._first_place()
+        yield self._enter_next()
+        while place is not None:
+            assert place % BLOCK_SIZE == 0
+            index, offset = self._stream.locate(place)
+            if index == len(self._files):
+                return
+            if index == len(self._entered):
+                if self._stream.is_short(index - 1):
+                    return
+                yield self._enter_next()
+            if self._entered[-1].header is None:
+                return
+            place = yield from self._step(place, offset)
+
+    def _enter_next(self) -> FileEntered:
+        name, path = self._files[len(self._entered)]
+        file = read_file_header(self._disk, name, path)
+        self._entered.append(file)
+        self._indicator = file.header.overwrite_indicator if file.header else 0
+        self._is_first = True
+        return FileEntered(file)
+
+    def _first_place(self) -> int | None:
+        """Where the first record begins; None if it cannot begin there."""
+        offset = self._first_offset
+        if offset >= _NO_OFFSET:
+            raise CheckError(f"{self._files[0][1]}: first record offset 0x{offset:x} is beyond any file's end")
+        if offset >= self._stream.file_size:
+            return self._stream.place(1, DATA_OFFSET)
+        return None if offset % BLOCK_SIZE or 0 < offset < DATA_OFFSET else offset
+
+    def _step(self, place: int, offset: int) -> Generator[Event, None, int | None]:
+        """What stands at `place`; returns the next place, None at the end."""
+        block = self._stream.read(place, _FILE_HEADER_FIELDS)
+        magic, version, endian, flags = COMMON.unpack_from(block)
+        if magic not in _MAGICS or not self._stream.holds(place, _LEAST_HEADER, len(self._entered)):
+            return None
+        if magic == Kind.FILE:
+            if self._is_first:
+                yield self._first_record(offset)
+            yield self._stray_header(block, flags, offset)
+            return self._next_sector(place)
+        header = _FILLER if magic == Kind.FILLER else self._decoded(block, version, endian, offset)
+        if header is None:
+            return None
+        last, following = self._stream.span(place, header.size)
+        # What lies in this file comes first, the rest after the first record offset: so it is with the original.
+        is_split = last >= len(self._entered)
+        if not (self._is_there(place, header) if is_split else self._is_whole(place, header)):
+            return None
+        if self._is_first:
+            yield self._first_record(offset)
+        is_overwritten = header.kind is not Kind.FILLER and header.flags & OVERWRITE_INDICATOR != self._indicator
+        if is_split and not (yield from self._enter_rest(place, offset, header, last)):
+            return None
+        file_header = self._entered[-1].header
+        assert file_header is not None
+        yield Record(place, offset, file_header.file_number, header, is_overwritten)
+        return None if is_overwritten else following
+
+    def _decoded(self, block: bytes, version: int, endian: int, offset: int) -> RecordHeader | None:
+        """The header of a record that is no filler; None where its sizes contradict its kind."""
+        if version != 1:
+            raise self._error(f"Invalid header version: expected:1, actual:{version}.", offset)
+        if endian:
+            raise self._error("Endian mismatch: expected little, but current record is big", offset)
+        try:
+            return decode_header(block)
+        except RhmError:
+            return None
+
+    def _enter_rest(self, place: int, offset: int, header: RecordHeader, last: int) -> Generator[Event, None, bool]:
+        """Enter the files up to `last`, in which a record ends; returns whether its rest is there."""
+        path, first = self._entered[-1].path, len(self._entered)
+        while len(self._entered) <= last:
+            if len(self._entered) == len(self._files):
+                yield Truncated()
+                return False
+            yield self._enter_next()
+        if all(file.header for file in self._entered[first:]) and self._is_whole(place, header):
+            return True
+        yield Torn(_torn_message(path, offset, header))
+        return False
+
+    def _is_there(self, place: int, header: RecordHeader) -> bool:
+        """Whether the files that were entered are long enough for what they should hold of the record."""
+        used = header.tail_offset + (TAIL_SIZE if header.has_tail else 0)
+        return self._stream.holds(place, used, len(self._entered))
+
+    def _is_whole(self, place: int, header: RecordHeader) -> bool:
+        """Whether the record is there and its tail matches its header."""
+        if not self._is_there(place, header):
+            return False
+        if not header.has_tail:
+            return True
+        tail = self._stream.read(self._stream.advance(place, header.tail_offset), TAIL_SIZE)
+        return decode_tail(tail, 0) == (version_1_check(header.kind), header.rid)
+
+    def _first_record(self, offset: int) -> FirstRecord:
+        """The first record of the file begins at `offset`: it has to be where the file's header says."""
+        file_header = self._entered[-1].header
+        assert file_header is not None
+        expected = file_header.first_record_offset
+        if offset != expected:
+            what = f"File header first record offset mismatch: fro=0x{expected:x}; actual offs=0x{offset:x}"
+            raise CheckError(f"{what} ({self._entered[-1].path})")
+        self._is_first = False
+        return FirstRecord(offset)
+
+    def _stray_header(self, block: bytes, flags: int, offset: int) -> StrayHeader:
+        try:
+            header = decode_file_header(block)
+        except RhmError as error:
+            raise self._error(error.what, offset) from None
+        if header is None or header.version != 1:
+            raise self._error("file header of another version where a record should be", offset)
+        return StrayHeader(file_header_text(header, flags, offset))
+
+    def _next_sector(self, place: int) -> int:
+        index, offset = self._stream.locate(place)
+        offset += SECTOR_SIZE - offset % SECTOR_SIZE
+        return (
+            self._stream.place(index, offset)
+            if offset < self._stream.file_size
+            else self._stream.place(index + 1, DATA_OFFSET)
+        )
+
+    def _error(self, what: str, offset: int) -> CheckError:
+        return CheckError(f"{what} ({self._entered[-1].path} at offset 0x{offset:x})")
+
+
+def _torn_message(path: str, offset: int, header: RecordHeader) -> str:
+    return (
+        f"{path}: the rest of the {header.kind.label} record at offset 0x{offset:x}, rid=0x{header.rid:x},"
+        " is not in the files that follow; it is left out"
+    )
