@@ -24,6 +24,7 @@ _PREVIEW: Final = 60  # characters of a body or a set of headers
 _LEAST_CELL: Final = 8  # characters to which a cell may be cut before its column is left out
 _GAP: Final = 3  # spaces between columns
 _EDGES: Final = 2  # spaces beside the table
+_UUID_NAME: Final = re.compile(r"[0-9a-f-]{36}\.jrnl")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -88,7 +89,9 @@ def _flags(fields: Mapping[str, Any]) -> str:
 
 
 def _file(fields: Mapping[str, Any]) -> str:
-    return printable(str(fields["file"]).rpartition("/")[2])
+    name = printable(str(fields["file"]).rpartition("/")[2])
+    # A linearstore's files are called by UUIDs, of which the beginning tells enough.
+    return f"{name[:8]}…{name[-5:]}" if _UUID_NAME.fullmatch(name) else name
 
 
 def _body(fields: Mapping[str, Any]) -> str:
