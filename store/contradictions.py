@@ -2,21 +2,29 @@
 
 A dequeue of a message that is not there, and the end of a transaction that is not open, are normal where the journal's
 beginning is gone: a ring overwrites it, a line gives it back. Where everything ever written is still there, they are
-not; and never can a message be dequeued by a record that is older, since record ids come from one counter.
+not; and never can a message be dequeued by a record that is older, since record ids come from one counter, nor twice.
 
 A plain dequeue has no tail and no checksum outside of version 2: the last record of all may be one that was torn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
 from store.damage import Damage
+from store.journal.directory import data_path
+from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Unfounded
+
+_RID: Final = struct.Struct("<Q")
+_RID_OFFSET: Final = 8  # in a ring's record headers
+_SEVERAL: Final = 2  # one alone may be a dequeue that was damaged
 
 
 def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> list[Damage]:
@@ -39,10 +47,16 @@ def _duplicates(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]
 def _unfounded(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> Iterator[Damage]:
     last_place = -1 if end is None else end.place - BLOCK_SIZE
     # What other damage took away, or recovery ignores, may be what these records are about.
-    all_there = journal.holds_everything and not (recovery.damage or journal.damage or recovery.transients)
+    whole = not (recovery.damage or journal.damage or recovery.transients or recovery.messages.duplicate_count)
+    all_there = whole and journal.holds_everything
+    lost = _lost_beginning(journal, recovery.unfounded) if all_there else None
+    if lost is not None:
+        all_there = False
+        yield lost
     told = 0
-    for record in recovery.unfounded:
-        if not (all_there or _is_impossible(record)) or (record.place == last_place and not record.xid):
+    for record in (*recovery.unfounded, *recovery.open_without_target()):
+        is_contradiction = all_there or (whole and record.again) or _is_impossible(record)
+        if not is_contradiction or (record.place == last_place and not record.xid):
             continue
         told += 1
         file, offset = journal.stream.locate(record.place)
@@ -57,10 +71,29 @@ def _is_impossible(record: Unfounded) -> bool:
     return record.kind is Kind.DEQUEUE and not record.xid and record.dequeued_rid >= record.rid
 
 
+def _lost_beginning(journal: Journal, unfounded: Sequence[Unfounded]) -> Damage | None:
+    """A ring seems never to have come to its last files, but several messages were older than all that is in it.
+
+    So it had gone round, and what is all zeros now held its oldest records.
+    """
+    files = journal.files
+    first = files.files[0].first_record(files.geometry)
+    if journal.format is JournalFormat.LINEAR or first is None:
+        return None
+    (first_rid,) = _RID.unpack(journal.stream.read(first + _RID_OFFSET, _RID.size))
+    older = sum(record.kind is Kind.DEQUEUE and record.dequeued_rid < first_rid for record in unfounded)
+    if older < _SEVERAL:
+        return None
+    path = data_path(journal.path, journal.base_name, len(files.files))
+    what = f"file is all zeros, as if never written, though {older} messages were dequeued that are not in the journal"
+    return Damage(path, 0, None, what, "records that stood in it, and in those after it, are lost")
+
+
 def _described(record: Unfounded) -> tuple[str, str]:
     """What is wrong with a record, and what becomes of it."""
     if record.kind is Kind.DEQUEUE:
-        what = f"dequeue of record 0x{record.dequeued_rid:x}, which is not enqueued"
+        state = "was dequeued before" if record.again else "is not enqueued"
+        what = f"dequeue of record 0x{record.dequeued_rid:x}, which {state}"
         return what, "it removes nothing; the message that was meant, if it is there, is delivered again"
     what = f"{record.kind.label} of transaction {record.xid.hex()}, which is not open"
     return what, "it changes nothing; the transaction that was meant, if it is there, stays open"

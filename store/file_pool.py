@@ -69,10 +69,10 @@ def read_file_pool(disk: Disk, root: str) -> FilePool:
     """Look at the partitions of the linearstore whose directory is `root`; no file is opened."""
     pool = FilePool()
     for partition in _names(disk, root, pool):
-        if not PARTITION_NAME.fullmatch(partition) or not disk.is_directory(posixpath.join(root, partition)):
+        if not PARTITION_NAME.fullmatch(partition) or not _is_directory(disk, posixpath.join(root, partition), pool):
             continue
         above = posixpath.join(root, partition, "efp")
-        for size in _names(disk, above, pool) if disk.is_directory(above) else ():
+        for size in _names(disk, above, pool) if _is_directory(disk, above, pool) else ():
             found = _POOL_NAME.fullmatch(size)
             if found is not None:
                 file_size = int(found["kib"]) * KIB + FILE_HEADER_SIZE
@@ -83,13 +83,26 @@ def read_file_pool(disk: Disk, root: str) -> FilePool:
 def _read_one(disk: Disk, directory: str, partition: int, file_size: int, pool: FilePool) -> None:
     def files(below: str) -> Iterator[tuple[str, PooledFile]]:
         where = posixpath.join(directory, below) if below else directory
-        if disk.is_directory(where):
+        if _is_directory(disk, where, pool):
             for name in linear_file_names(_names(disk, where, pool)):
                 yield name, PooledFile(posixpath.join(where, name), partition, file_size)
 
     pool.waiting.extend(file for _, file in files(""))
     pool.returned.extend(file for _, file in files("returned"))
-    pool.taken.update(files("in_use"))
+    for name, file in files("in_use"):
+        first = pool.taken.setdefault(name, file)
+        if first is not file:
+            what = f"a file of the same name is in partition {first.partition}"
+            pool.damage.append(Damage(file.path, None, None, what, "it is not read"))
+
+
+def _is_directory(disk: Disk, path: str, pool: FilePool) -> bool:
+    try:
+        return disk.is_directory(path)
+    except OSError as error:
+        what = f"cannot be looked at: {error.strerror}"
+        pool.damage.append(Damage(path, None, None, what, "the journal files in it are not found"))
+        return False
 
 
 def _names(disk: Disk, directory: str, pool: FilePool) -> list[str]:

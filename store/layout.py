@@ -92,7 +92,7 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
         raise UnusableInputError(f"{path}: there is no directory and no regular file of that name")
     path = path.rstrip("/") or "/"
     names = disk.names(path)
-    if _holds_journal(names):
+    if _holds_journal(disk, path, names):
         name = posixpath.basename(disk.real_path(path))
         layout = StoreLayout(StoreKind.JOURNAL, path, journals=[JournalPlace(path, name)])
         return _with_store_above(disk, layout)
@@ -109,9 +109,10 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
     raise UnusableInputError(_why_unusable(disk, path, names))
 
 
-def _holds_journal(names: list[str]) -> bool:
-    """Whether a directory with these names in it is a journal's."""
-    return bool(journal_base_names(names) or linear_file_names(names))
+def _holds_journal(disk: Disk, directory: str, names: list[str]) -> bool:
+    """Whether a directory with these names in it is a journal's. A queue may be called as a linearstore's file is."""
+    linear = (posixpath.join(directory, name) for name in linear_file_names(names))
+    return bool(journal_base_names(names)) or any(not disk.is_directory(path) for path in linear)
 
 
 def _store_root(disk: Disk, path: str) -> str | None:
@@ -225,7 +226,7 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
             layout.damage.append(Damage(here, None, None, what, "the journals in it are not read"))
             continue
         linear = layout.kind is StoreKind.LINEAR
-        holds_journal = _holds_journal(names) or (linear and bool(parts) and not names)
+        holds_journal = _holds_journal(disk, here, names) or (linear and bool(parts) and not names)
         if holds_journal:
             layout.journals.append(JournalPlace(here, "/".join(parts) if linear else _queue_name(parts)))
         if real != root and not real.startswith(root + "/"):
@@ -234,8 +235,10 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
             continue
         for name in names:
             below = posixpath.join(here, name)
-            if not _BACKUP.fullmatch(name) and disk.is_directory(below):
-                pending.append((below, (*parts, name)))
+            if not disk.is_directory(below) or (_BACKUP.fullmatch(name) and not linear):
+                continue
+            # A directory that a link leads to goes by its own name: links come last.
+            pending.insert(0 if disk.link_target(below) else len(pending), (below, (*parts, name)))
     layout.journals.sort(key=lambda place: place.directory)
 
 

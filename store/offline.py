@@ -12,30 +12,24 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
-from formats.rhm import store_file
-from store.berkeley import read_environment
-from store.catalogue import Catalogue
 from store.contradictions import contradictions
 from store.damage import Damage
-from store.disk import Disk, read_whole
+from store.disk import Disk
+from store.ends import missing_seal, unexplained_end, unlinked_head
 from store.journal.directory import NotAJournalError
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
-from store.key_value import CatalogueError, open_copy
 from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
 from store.opening import LOST_PREPARED_LIST, open_journals
 from store.prepared import PreparedTransaction, prepared_transactions
-from store.wiring import Wiring, catalogue_wiring, environment_wiring
-
-_LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
+from store.surroundings import read_surroundings
 
 
 class RecoveredQueue(NamedTuple):
@@ -127,20 +121,23 @@ class OfflineStore:
         wiring: queues, exchanges and so on; None where only a journal was named, or the catalogue is lost.
         prepared_list: the transaction prepared list's journal; None if there is none.
         journals: the queues' journals.
-        rid_high_water: version 2: the first record id that the catalogue has not reserved; None for other stores.
+        rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
+        closed_cleanly: version 2: whether the STORE file says so.
         pool: the files of a linearstore's partitions; None for the other stores.
         damage: what is wrong, as far as it was looked at.
         notices: one line each: what a user should know, and no damage.
     """
 
     def __init__(self, disk: Disk, layout: StoreLayout) -> None:
-        self._disk = disk
         self.layout = layout
         self.damage: list[Damage] = list(layout.damage)
         self.notices: list[str] = list(layout.notices)
-        self.rid_high_water: int | None = None
-        self.wiring = self._read_wiring()
-        self._read_store_file()
+        surroundings = read_surroundings(disk, layout)
+        self.wiring = surroundings.wiring
+        self.rid_high_water = surroundings.rid_high_water
+        self.closed_cleanly = surroundings.closed_cleanly
+        self.damage.extend(surroundings.damage)
+        self.notices.extend(surroundings.notices)
         opened = open_journals(disk, layout)
         self.prepared_list = opened.prepared_list
         self.journals = opened.journals
@@ -176,63 +173,6 @@ class OfflineStore:
         """Bytes in the used files of the journals."""
         return sum(journal.stream.size for journal in self.all_journals())
 
-    # ---- opening ----
-
-    def _read_wiring(self) -> Wiring | None:
-        layout = self.layout
-        wiring: Wiring | None = None
-        if layout.environment is not None:
-            wiring = self._read_environment(layout.environment)
-        elif layout.catalogue is not None:
-            wiring = self._read_catalogue(layout.catalogue)
-        elif layout.kind in (StoreKind.LEGACY, StoreKind.VERSION_2, StoreKind.LINEAR):
-            self.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
-        if wiring is not None:
-            self.damage.extend(wiring.damage)
-            self.notices.extend(wiring.notices)
-        return wiring
-
-    def _read_environment(self, directory: str) -> Wiring | None:
-        try:
-            environment = read_environment(self._disk, directory)
-        except OSError as error:
-            self.damage.append(Damage(directory, None, None, f"cannot be read: {error.strerror}", _LOST_WIRING))
-            return None
-        return environment_wiring(environment, directory)
-
-    def _read_catalogue(self, directory: str) -> Wiring | None:
-        try:
-            key_value = open_copy(Path(directory))
-        except CatalogueError as error:
-            self.damage.append(Damage(directory, None, None, str(error), _LOST_WIRING))
-            return None
-        try:
-            catalogue = Catalogue(key_value)
-            wiring = catalogue_wiring(catalogue, directory)
-            self.rid_high_water = self._reserved(catalogue, directory)
-            return wiring
-        finally:
-            key_value.close()
-
-    def _reserved(self, catalogue: Catalogue, directory: str) -> int | None:
-        try:
-            return catalogue.rid_high_water()
-        except CatalogueError as error:
-            self.damage.append(Damage(directory, None, None, str(error), "record ids go on above the highest in use"))
-            return None
-
-    def _read_store_file(self) -> None:
-        path = self.layout.store_file
-        if path is None:
-            return
-        try:
-            content = store_file.decode(read_whole(self._disk, path, store_file.MAX_SIZE + 1))
-        except (store_file.StoreFileError, OSError) as error:
-            self.damage.append(Damage(path, None, None, str(error), "the store counts as not closed cleanly"))
-            return
-        if not content.clean_close:
-            self.notices.append(f"{path}: the store was not closed cleanly")
-
     # ---- recovery ----
 
     def recover(self) -> RecoveredStore:
@@ -246,9 +186,9 @@ class OfflineStore:
         orphans = [self._recover_orphan(journal, open_now) for journal in self._orphans]
         transactions = open_now.all(counted=bool(self.journals))
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
-        if self.prepared_list is None and commits and self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR):
-            # qpidd writes a commit only after the transaction was prepared, and makes the list at the first one.
-            what = "there is no transaction prepared list, though journals hold commits"
+        whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2)
+        if self.prepared_list is None and whole and (commits or self._should_have_prepared_list(transactions)):
+            what = "there is no transaction prepared list, though journals hold transactions"
             self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
         elif self.prepared_list is None and transactions:
             self.notices.append(
@@ -257,19 +197,28 @@ class OfflineStore:
             )
         return RecoveredStore(self, queues, transactions, prepared_list, orphans)
 
+    def _should_have_prepared_list(self, transactions: list[RecoveredTransaction]) -> bool:
+        """Version 2 makes the list with the store. qpidd makes it when a transaction is first prepared."""
+        return self.layout.kind is StoreKind.VERSION_2 and bool(transactions)
+
     def _recover_journal(
         self, journal: Journal, open_now: _OpenTransactions | None
     ) -> tuple[JournalRecovery, JournalEnd | None]:
         """Walk a journal and, but for the prepared list itself, resolve what it leaves open."""
         recovery = JournalRecovery()
         end = self.walk(journal, recovery)
-        self.damage.extend(journal.damage)
-        self.damage.extend(recovery.damage)
-        self.damage.extend(contradictions(journal, recovery, end))
+        found = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
+        self.damage.extend(found)
         if end is not None and end.torn:
             self.notices.append(torn_tail(journal, end))
+        if end is not None and not found:
+            self.notices.extend(unexplained_end(journal, end))
+            self.damage.extend(missing_seal(journal, end) if self.closed_cleanly else ())
         if open_now is not None:
             open_now.resolve(recovery)
+        damage, notices = unlinked_head(journal, recovery)
+        self.damage.extend(damage)
+        self.notices.extend(notices)
         return recovery, end
 
     def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:

@@ -11,7 +11,7 @@ from formats.rhm.jinf import TPL_BASE_NAME
 from store.damage import Damage
 from store.disk import Disk
 from store.file_pool import FilePool, PooledFile, linear_file_names, read_file_pool
-from store.journal.directory import NotAJournalError, open_file, open_journal
+from store.journal.directory import INFO_SUFFIX, NotAJournalError, open_file, open_journal
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.linear_directory import open_line, open_linear_file
@@ -62,6 +62,7 @@ class _Opening:
         self._opened = OpenedJournals()
         self._taken: dict[str, PooledFile] = {}
         self._unlinked: dict[str, list[PooledFile]] = defaultdict(list)
+        self._queues = frozenset((TPL_NAME, *(place.name for place in layout.journals)))
 
     def all(self) -> OpenedJournals:
         layout, opened = self._layout, self._opened
@@ -69,7 +70,10 @@ class _Opening:
             self._read_pool(layout.pools)
         if layout.kind is StoreKind.FILE:
             self._file(_open_single(self._disk, layout.path))
-        if layout.prepared_list is not None:
+        if layout.prepared_list is not None and not self._disk.is_directory(layout.prepared_list):
+            what = "is no directory, and should be that of the transaction prepared list"
+            opened.damage.append(Damage(layout.prepared_list, None, None, what, LOST_PREPARED_LIST))
+        elif layout.prepared_list is not None:
             opened.prepared_list = self._open(JournalPlace(layout.prepared_list, TPL_NAME), LOST_PREPARED_LIST)
         elif layout.kind is StoreKind.LINEAR and self._unlinked.get(TPL_NAME):
             opened.prepared_list = self._lost_directory("tpl2", TPL_NAME)
@@ -107,11 +111,17 @@ class _Opening:
     def _open_directory(self, place: JournalPlace) -> Journal:
         linear = self._layout.kind is StoreKind.LINEAR or self._layout.pools is not None
         if not linear and not linear_file_names(self._disk.names(place.directory)):
-            return open_journal(self._disk, place.directory, name=place.name)
+            journal = open_journal(self._disk, place.directory, name=place.name)
+            if self._layout.kind is StoreKind.LEGACY and journal.format is JournalFormat.VERSION_1:
+                _believe_directory(journal, place.name)
+            return journal
         if self._layout.kind is not StoreKind.JOURNAL or place.directory != self._layout.path:
-            return open_line(self._disk, place.directory, place.name, self._taken, self._unlinked.pop(place.name, ()))
+            unlinked = self._unlinked.pop(place.name, ())
+            return open_line(
+                self._disk, place.directory, place.name, self._taken, unlinked, self._queues, follow_links=False
+            )
         # A journal named by itself: its directory may have been copied to any place, so its files tell its name.
-        journal = open_line(self._disk, place.directory, None, self._taken)
+        journal = open_line(self._disk, place.directory, None, self._taken, follow_links=self._layout.pools is None)
         if not journal.files.files and journal.damage:
             raise NotAJournalError(f"{place.directory}: {journal.damage[0].what}; name the whole store")
         return journal
@@ -145,10 +155,23 @@ class _Opening:
     def _lost_directory(self, below: str, queue: str) -> Journal:
         assert self._layout.pools is not None
         directory = posixpath.join(self._layout.pools, below)
-        journal = open_line(self._disk, directory, queue, self._taken, self._unlinked.pop(queue))
+        unlinked = self._unlinked.pop(queue)
+        journal = open_line(self._disk, directory, queue, self._taken, unlinked, self._queues, follow_links=False)
         self._opened.notices.extend(journal.notices)
         journal.notices.clear()
         return journal
+
+
+def _believe_directory(journal: Journal, name: str) -> None:
+    """In qpidd's store a directory has its queue's name, and goes by it; an info file that tells another is damage.
+
+    But resizing leaves the old journal in a directory of its own below the new one.
+    """
+    if journal.name != name and not name.startswith(journal.name + "/"):
+        path = posixpath.join(journal.path, journal.base_name + INFO_SUFFIX)
+        what = f'info file tells queue "{journal.name}", the directory is that of "{name}"'
+        journal.damage.append(Damage(path, None, None, what, "the directory is believed"))
+        journal.name = name
 
 
 def _open_single(disk: Disk, path: str) -> Journal:

@@ -26,13 +26,13 @@ class PreparedTransaction(NamedTuple):
     Attributes:
         xid: its id.
         rid: rid of the TPL's enqueue record; None if only the dequeue is left of it.
-        two_phase: distributed, or local.
+        two_phase: distributed, or local; None if only the dequeue is left of it, which does not tell.
         outcome: what recovery does with it.
     """
 
     xid: bytes
     rid: int | None
-    two_phase: bool
+    two_phase: bool | None
     outcome: Outcome
 
 
@@ -46,7 +46,7 @@ def prepared_transactions(open_transactions: TransactionMap, two_phase: dict[int
     prepared = []
     for transaction in open_transactions:
         rid: int | None = None
-        distributed = False
+        distributed: bool | None = None
         decisions: dict[int, bool] = {}
         for operation in transaction:
             if operation.is_enqueue:

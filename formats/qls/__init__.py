@@ -12,7 +12,8 @@ All numbers are little endian. A store directory `qls` holds:
     pNNN/efp/<size>k/returned/       files on their way back
 
 A journal has no info file: each file's header names its queue and its number, 1, 2, 3 and so on, never used again. A
-file without messages is taken from the head of the line, so the numbers that are there are consecutive.
+file without messages is taken from the head of the line. After a crash within a record that had reached into new files,
+those files are given back, and their numbers are left out: the next file goes on behind the highest.
 
     block     128 bytes   every record begins on one and is padded with 0xff to a whole number of them
     sector   4096 bytes   the file header's area, and the least unit of a flush, padded with fillers
@@ -36,7 +37,7 @@ file's header has serial, rid, times, number and name size 0: it is *reset*.
 
 The checksum is Adler-32 over everything in the record before its tail. Where the writer had to wait in the middle of a
 large record, it went on with a new checksum, over what came from there on, and with the serial of the file in which
-it was then: `records.Continuation` knows such a tail.
+it was then: `records.combined_adler32` tells such a tail.
 
 Flags: 0x0010 of an enqueue transient, of a dequeue in the prepared list "the decision is commit"; 0x0020 external.
 

@@ -116,6 +116,14 @@ def linear_geometry(files: int, data_size: int) -> Geometry:
     return Geometry(files, data_size, FILE_HEADER_SIZE)
 
 
+def looks_reset(sector: bytes) -> bool:
+    """Whether a header that cannot be decoded, for a bit in its magic, say, is for the rest that of a reset file."""
+    if len(sector) < FILE_HEADER_SIZE:
+        return False
+    _, version, _, serial, rid, _, _, _, kib, _, seconds, nanoseconds, number, name_size = FIELDS.unpack_from(sector)
+    return version == VERSION and kib > 0 and not (serial or rid or seconds or nanoseconds or number or name_size)
+
+
 def header_oddities(sector: bytes) -> list[tuple[int, str]]:
     """What in a decodable header's sector is not as qpidd writes it, though nothing is read from it.
 

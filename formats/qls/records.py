@@ -191,35 +191,13 @@ def decode_record(buffer: bytes, offset: int = 0) -> tuple[RecordHeader, bytes, 
     return header, bytes(buffer[offset + header.header_size : data_at]), bytes(buffer[data_at:end])
 
 
-class Continuation:
-    """Whether a record's tail was made by a writer that had to wait within the record (the package's docstring).
-
-    The checksums of a record's beginnings are taken one after another; where one of them together with the tail's own
-    checksum makes the checksum of the whole, the tail covers what follows that beginning. A writer waits only where a
-    page of its cache ends, that is, at a sector.
-
-    Args:
-        checksum: what the tail says.
-    """
-
-    def __init__(self, checksum: int) -> None:
-        self._checksum = checksum
-        self._beginnings: list[tuple[int, int]] = []  # size, Adler-32
-
-    def beginning(self, size: int, checksum: int) -> None:
-        """The record's first `size` bytes, up to the end of a sector, have this checksum."""
-        self._beginnings.append((size, checksum))
-
-    def matches(self, size: int, checksum: int) -> bool:
-        """Whether the tail covers a later part of the record, all of whose `size` bytes have this checksum."""
-        return any(
-            combined_adler32(first, self._checksum, size - first_size) == checksum
-            for first_size, first in self._beginnings
-        )
-
-
 def combined_adler32(first: int, second: int, second_size: int) -> int:
-    """The Adler-32 of two pieces put together, from those of each and the size of the second."""
+    """The Adler-32 of two pieces put together, from those of each and the size of the second.
+
+    With it a tail is known that covers only what came after its writer had to wait (the package's docstring): together
+    with the record's beginning, which ends where a page of the writer's cache does, at a sector, it makes the checksum
+    of the whole.
+    """
     low = ((first & 0xFFFF) + (second & 0xFFFF) - 1) % _ADLER_BASE
     high = ((first >> 16) + (second >> 16) + second_size * ((first & 0xFFFF) - 1)) % _ADLER_BASE
     return high << 16 | low

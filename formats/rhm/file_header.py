@@ -19,6 +19,10 @@ assert VERSION_2.size == 60
 
 DEFAULT_FLUSH_ALIGNMENT: Final = 512
 
+#: Where a header of each version has the file's number; version 1 has it once more.
+FILE_NUMBER_OFFSETS: Final = {1: 16, 2: 44}
+LOGICAL_NUMBER_OFFSET: Final = 18
+
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
@@ -149,9 +153,10 @@ def header_oddities(sector: bytes) -> list[tuple[int, str]]:
 def _version_1_oddities(sector: bytes) -> list[tuple[int, str]]:
     _, _, _, flags, _, number, logical, reserved, _, _, nanoseconds, end = VERSION_1.unpack_from(sector)
     unknown = flags & ~OVERWRITE_INDICATOR
+    numbers = f"file header's logical number {logical} is not its number {number}"
     checks = (
         (6, unknown, f"file header with unknown flags 0x{unknown:04x}"),
-        (18, logical != number, f"file header's logical number {logical} is not its number {number}"),
+        (LOGICAL_NUMBER_OFFSET, logical != number, numbers),
         (20, reserved, f"reserved field of the file header is 0x{reserved:08x} instead of 0"),
         (40, nanoseconds >= 1_000_000_000, f"file header's time has {nanoseconds} nanoseconds"),
         (44, end, f"last field of the file header is 0x{end:08x} instead of 0"),

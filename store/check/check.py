@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from store.check.file_times import times_that_run_back
-from store.check.messages import message_damage
+from store.check.file_times import times_out_of_order
+from store.check.messages import false_transients, message_damage
 from store.check.pools import check_pools
 from store.check.second_pass import second_pass
 from store.damage import Damage
@@ -97,7 +97,9 @@ def check_store(
     outcomes = {transaction.xid: transaction.outcome for transaction in recovered.transactions}
     for role, queue in with_roles:
         if queue.journal is not None:
-            notices.extend(times_that_run_back(queue.journal))
+            header_damage, header_notices = times_out_of_order(queue.journal)
+            damage.extend(header_damage)
+            notices.extend(header_notices)
             damage.extend(_beyond_recovery(role, queue, outcomes, paranoid=paranoid))
     damage.extend(_reserved_too_few(store, with_roles))
     if store.pool is not None and store.layout.kind is StoreKind.LINEAR:
@@ -126,7 +128,7 @@ def _beyond_recovery(
 ) -> list[Damage]:
     """What one journal's outstanding messages, and a second reading, tell."""
     assert queue.journal is not None
-    found: list[Damage] = []
+    found = list(false_transients(queue, is_prepared_list=role == PREPARED_LIST))
     if role != PREPARED_LIST and (paranoid or queue.journal.format is JournalFormat.VERSION_1):
         found.extend(message_damage(queue, decode=paranoid))
     if paranoid:
@@ -136,8 +138,8 @@ def _beyond_recovery(
 
 def _reserved_too_few(store: OfflineStore, with_roles: list[tuple[str, RecoveredQueue]]) -> list[Damage]:
     """Version 2: record ids come from blocks that the catalogue has reserved, so none can be beyond them."""
-    if store.rid_high_water is None:
-        return []
+    if store.rid_high_water is None or (store.wiring is not None and store.wiring.damage):
+        return []  # a damaged catalogue may have lost the reservation too
     highest = max((queue.recovery.highest_rid for _, queue in with_roles if queue.recovery is not None), default=0)
     if highest < store.rid_high_water:
         return []

@@ -12,12 +12,15 @@ from typing import Final
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
 from store.damage import Damage
+from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.offline import RecoveredQueue
 
 _PREFIX: Final = 512  # bytes of a message that are looked at first
 _MOST: Final = 1 << 24  # bytes of a header that are decoded: of an AMQP 1.0 message the header is all of it
 _AS_IT_IS: Final = "it is delivered as it is: a consumer may fail on it"
+_FLAGS_OFFSET: Final = 6  # in an enqueue's header
+_PERSISTENT: Final = 2  # delivery mode
 
 
 def message_damage(queue: RecoveredQueue, *, decode: bool) -> Iterator[Damage]:
@@ -37,18 +40,52 @@ def message_damage(queue: RecoveredQueue, *, decode: bool) -> Iterator[Damage]:
             yield Damage(file.path, offset, rid, f"message header cannot be decoded: {problem}", _AS_IT_IS)
 
 
+def false_transients(queue: RecoveredQueue, *, is_prepared_list: bool) -> Iterator[Damage]:
+    """Version 1: records that are flagged transient, so that recovery ignores them, and cannot be.
+
+    Those are messages that are persistent by their own header, and all records of the transaction prepared list.
+    """
+    journal, recovery = queue.journal, queue.recovery
+    if journal is None or recovery is None or journal.format is not JournalFormat.VERSION_1:
+        return
+    for place in recovery.transient_places:
+        if is_prepared_list or _is_persistent(journal, place):
+            file, offset = journal.stream.locate(place)
+            what = "record is flagged transient, though " + (
+                "the prepared list has none" if is_prepared_list else "its message is persistent"
+            )
+            yield Damage(file.path, offset + _FLAGS_OFFSET, None, what, "it is ignored, as recovery does")
+
+
+def _is_persistent(journal: Journal, place: int) -> bool:
+    data_place, size = journal.data_of_enqueue(place)
+    try:
+        header = _with_header(journal, data_place, size)
+        return decode_message_header(header[HEADER_SIZE_BYTES:]).delivery_mode == _PERSISTENT
+    except BrokerRecordError:
+        return False
+
+
 def _problem(journal: Journal, place: int, *, decode: bool) -> str | None:
     data_place, size = journal.data_of_enqueue(place)
     if not size:
         return None  # external, or a message without even a header
-    prefix = journal.stream.read_aside(data_place, min(size, _PREFIX))
     try:
-        end = HEADER_SIZE_BYTES + header_size(prefix)
-        if len(prefix) < end <= size:
-            prefix = journal.stream.read_aside(data_place, min(end, _MOST))
-        problem = frames_problem(prefix, size)
-        if problem is None and decode and end <= _MOST:
-            decode_message_header(prefix[HEADER_SIZE_BYTES:end])
+        start = _with_header(journal, data_place, size)
+        problem = frames_problem(start, size)
+        if problem is None and decode and len(start) < _MOST:
+            decode_message_header(start[HEADER_SIZE_BYTES:])
     except BrokerRecordError as error:
         return error.what
     return problem
+
+
+def _with_header(journal: Journal, data_place: int, size: int) -> bytes:
+    """A message up to the end of its header, or to that of its data, but not more than `_MOST` bytes.
+
+    Raises:
+        BrokerRecordError: the data are too short even for the header's size.
+    """
+    prefix = journal.stream.read_aside(data_place, min(size, _PREFIX))
+    end = min(HEADER_SIZE_BYTES + header_size(prefix), size, _MOST)
+    return prefix[:end] if end <= len(prefix) else journal.stream.read_aside(data_place, end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from formats.qls.errors import QlsError
-from formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, decode_file_header
+from formats.qls.file_header import FILE_HEADER_SIZE, NAME_OFFSET, FileHeader, decode_file_header, header_oddities
 from store.damage import Damage
 from store.disk import Disk
 from store.file_pool import FilePool, PooledFile
@@ -49,6 +49,12 @@ def _check_waiting(disk: Disk, pooled: PooledFile, damage: list[Damage], notices
             size, sector = file.size, file.read(0, FILE_HEADER_SIZE)
         finally:
             file.close()
+        if size < pooled.file_size:
+            notices.append(
+                f"{pooled.path}: has only {size} of {pooled.file_size} bytes, as if qpidd had been stopped while it "
+                f"made the file; {_NOT_TAKEN}"
+            )
+            return
         header = decode_file_header(sector)
     except QlsError as error:
         damage.append(Damage(pooled.path, error.offset, None, error.what, _NOT_TAKEN))
@@ -59,20 +65,40 @@ def _check_waiting(disk: Disk, pooled: PooledFile, damage: list[Damage], notices
     if size != pooled.file_size:
         what = f"file has {size} bytes, those of its pool have {pooled.file_size}"
         damage.append(Damage(pooled.path, min(size, pooled.file_size), None, what, _NOT_TAKEN))
-    _check_partition(header, pooled, damage)
-    if header.file_size != pooled.file_size:
+    elif header.file_size != pooled.file_size:
         what = f"file header tells {header.data_size} bytes of data area, its pool is for another size"
         damage.append(Damage(pooled.path, 32, None, what, _NOT_TAKEN))
-    if not header.is_reset:
+    _check_partition(header, pooled, damage, _NOT_TAKEN)
+    for offset, what in header_oddities(sector):
+        if offset < NAME_OFFSET:  # behind the fields the name may still stand that is no longer counted
+            damage.append(Damage(pooled.path, offset, None, what, "none: nothing is read from it"))
+    _check_reset(header, pooled, damage, notices)
+
+
+def _check_reset(header: FileHeader, pooled: PooledFile, damage: list[Damage], notices: list[str]) -> None:
+    """A header is reset as a whole, or not yet."""
+    fields = (
+        (8, header.serial),
+        (16, header.rid),
+        (48, header.seconds),
+        (56, header.nanoseconds),
+        (64, header.file_number),
+        (72, header.queue_name),
+    )
+    left = [offset for offset, value in fields if value]
+    if header.serial and header.file_number and header.queue_name:
         notices.append(f'{pooled.path}: still has the header that queue "{header.queue_name}" gave it; qpidd resets it')
+    elif left:
+        what = "file header is neither reset nor that of a journal"
+        damage.append(Damage(pooled.path, left[0], None, what, "none: qpidd resets it"))
 
 
 def _check_used(used: LinearFile, pooled: PooledFile, damage: list[Damage]) -> None:
     if used.header is not None:
-        _check_partition(used.header, pooled, damage)
+        _check_partition(used.header, pooled, damage, "none: its records are read")
 
 
-def _check_partition(header: FileHeader, pooled: PooledFile, damage: list[Damage]) -> None:
+def _check_partition(header: FileHeader, pooled: PooledFile, damage: list[Damage], consequence: str) -> None:
     if header.partition != pooled.partition:
         what = f"file header tells partition {header.partition}, the file lies in partition {pooled.partition}"
-        damage.append(Damage(pooled.path, 26, None, what, "none: its records are read"))
+        damage.append(Damage(pooled.path, 26, None, what, consequence))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from formats.rhm.errors import RhmError
@@ -16,8 +16,9 @@ from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILES, SECTOR_SIZE, Geome
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
 from store.damage import Damage
 from store.disk import Disk, read_whole
+from store.journal.identity import identity
 from store.journal.journal import Journal
-from store.journal.ring import read_ring
+from store.journal.ring import Ring, read_ring
 
 INFO_SUFFIX: Final = ".jinf"
 DATA_SUFFIX: Final = ".jdat"
@@ -60,10 +61,11 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     for number in sorted(files):
         if number >= geometry.files:
             what = f"file beyond the {geometry.files} files of the journal"
-            damage.append(Damage(_data_path(directory, base, number), None, None, what, "it is not read"))
-    paths = [_data_path(directory, base, number) for number in range(geometry.files)]
+            damage.append(Damage(data_path(directory, base, number), None, None, what, "it is not read"))
+    paths = [data_path(directory, base, number) for number in range(geometry.files)]
     ring = read_ring(disk, paths, geometry, info)
     damage.extend(ring.damage)
+    damage.extend(_stranger(info, info_path, base, ring))
     title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
     journal = Journal(disk, title, directory, base, info, ring, damage)
     others = [other for other in bases if other != base]
@@ -74,7 +76,25 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     return journal
 
 
-def _data_path(directory: str, base: str, number: int) -> str:
+def _stranger(info: JournalInfo | None, info_path: str, base: str, ring: Ring) -> Iterator[Damage]:
+    """Damage, if an info file is that of another journal than the files beside it."""
+    if info is None:
+        return
+    if info.base_name != base:
+        what = f'info file tells the base name "{info.base_name}"'
+        yield Damage(info_path, None, None, what, "the names of the files themselves are taken")
+    headers = [file.header for file in ring.files if file.header is not None]
+    if info.version == 2 and headers and identity(headers[0]) != (info.queue_id, info.incarnation):
+        queue_id, incarnation = identity(headers[0])
+        what = (
+            f"info file of queue id {info.queue_id}, incarnation {info.incarnation} in the journal "
+            f"of queue id {queue_id}, incarnation {incarnation}"
+        )
+        yield Damage(info_path, None, None, what, "the files are believed")
+
+
+def data_path(directory: str, base: str, number: int) -> str:
+    """The path of a ring's file."""
     return posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}")
 
 

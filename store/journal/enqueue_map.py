@@ -177,6 +177,11 @@ class EnqueueMap:
             return None
         return Entry(rid, self._places[index], self._states[index])
 
+    def was_removed(self, rid: int) -> bool:
+        """Whether a record with that id is known to be gone; the memory of most is swept out in time."""
+        index = self._find(rid)
+        return index >= 0 and self._states[index] == GONE and rid not in self._late
+
     def count(self, state: int) -> int:
         """How many records are in that state (not GONE)."""
         return self._states.count(state) + sum(1 for _, other in self._late.values() if other == state)

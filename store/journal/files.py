@@ -49,6 +49,10 @@ class JournalFile(Generic[HeaderT]):
         offset = self.header.first_record_offset - geometry.header_size
         return offset if 0 <= offset < geometry.data_size and offset % BLOCK_SIZE == 0 else None
 
+    def gap_before(self) -> Damage | None:
+        """The damage that it is if files between the one before and this one were lost; None where none can be."""
+        return None
+
     def begins_no_record(self, geometry: Geometry) -> bool:
         """Whether the header says that a record which began earlier fills the whole file."""
         return self.header is not None and self.header.first_record_offset in (0, geometry.file_size)

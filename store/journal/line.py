@@ -1,17 +1,20 @@
 """The files of one linearstore journal: their headers read, and put in the order of their numbers.
 
-A line has no info file. Each header names the journal's queue and the file's number; files are taken from the head of
-the line only, so a number that is missing between others is a file that was lost. qpidd leaves out a file whose header
-it cannot read and does not see that one is missing. Here such a file is read all the same, and so is one whose number
-is wrong: its record ids tell where among the others it belongs.
+A line has no info file. Each header names the journal's queue and the file's number. qpidd leaves out a file whose
+header it cannot read and does not see that one is missing. Here such a file is read all the same, and so is one whose
+number is wrong: its record ids tell where among the others it belongs.
+
+Where a number is missing between others, a file was lost, or a restart left it out (the top of `formats.qls`): the walk
+over the records tells which, since it fits together in the second case.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from formats.qls.file_header import FILE_HEADER_SIZE, linear_geometry
 from formats.qls.records import SECTOR_SIZE
@@ -21,6 +24,9 @@ from store.journal.files import OrderedFiles
 from store.journal.format import JournalFormat
 from store.journal.linear_file import LOST, FoundFile, LinearFile, read_linear_file
 
+_ALIKE: Final = 8  # bits in which two serials differ, at most, if one of them is the other gone bad
+NO_LINK: Final = "the journal's directory has no link to it"
+
 
 @dataclass(slots=True)
 class Line(OrderedFiles[LinearFile]):
@@ -28,15 +34,22 @@ class Line(OrderedFiles[LinearFile]):
 
     Attributes:
         queue_name: whose journal it is, as the headers say; empty if none does.
+        unlinked_head: paths of files at the head that no journal links: given back, unless messages in them are needed.
         notices: one line each: what a user should know, and no damage.
     """
 
     queue_name: str = ""
+    unlinked_head: set[str] = field(default_factory=set)
     notices: list[str] = field(default_factory=list)
 
 
 def read_line(
-    disk: Disk, paths: Sequence[str], directory: str, queue_name: str | None, unlinked: Sequence[str] = ()
+    disk: Disk,
+    paths: Sequence[str],
+    directory: str,
+    queue_name: str | None,
+    unlinked: Sequence[str] = (),
+    queues: Collection[str] = (),
 ) -> Line:
     """Read the headers of a journal's files and put the files in order.
 
@@ -46,6 +59,7 @@ def read_line(
         directory: the journal's directory, for what is missing from it.
         queue_name: whose journal it is; None to take that of most files.
         unlinked: files that no journal links, though their headers name this queue.
+        queues: the names of the store's queues.
     """
     damage: list[Damage] = []
     notices: list[str] = []
@@ -53,39 +67,68 @@ def read_line(
     if queue_name is None:
         names = Counter(entry.header.queue_name for entry in found if entry.header is not None)
         queue_name = names.most_common(1)[0][0] if names else ""
-    own = [entry for entry in found if _is_own(entry, queue_name, damage)]
-    own += _adopted(disk, own, unlinked, damage, notices)
+    own = _own(found, queue_name, queues, damage)
+    head: set[str] = set()
+    own += _adopted(disk, own, unlinked, head, damage, notices)
     data_size = _data_size(own)
     for entry in own:
         _check_size(entry, data_size, damage)
-    files = _with_gaps(_in_order(own, damage), directory, damage)
+    files = _in_order(own, damage)
+    _believe_records(files, {entry.path: entry.record_serial for entry in own}, damage, notices)
+    _tell_gaps(files, directory)
     geometry = linear_geometry(max(len(files), 1), data_size)
-    return Line(JournalFormat.LINEAR, geometry, files, damage, queue_name, notices)
+    return Line(JournalFormat.LINEAR, geometry, files, damage, queue_name, head, notices)
 
 
-def _is_own(entry: FoundFile, queue_name: str, damage: list[Damage]) -> bool:
-    if entry.header is None or entry.header.queue_name == queue_name:
-        return True
-    what = f'file of queue "{entry.header.queue_name}" in the journal of queue "{queue_name}"'
-    damage.append(Damage(entry.path, 72, None, what, "its records belong elsewhere and are not read"))
-    return False
+def _own(found: Sequence[FoundFile], queue_name: str, queues: Collection[str], damage: list[Damage]) -> list[FoundFile]:
+    """The files that are the queue's: by the name in the header, or where that is no other queue's, by the number."""
+    own = [entry for entry in found if entry.header is None or entry.header.queue_name == queue_name]
+    numbers = {entry.header.file_number for entry in own if entry.header is not None}
+    for entry in found:
+        if entry.header is None or entry.header.queue_name == queue_name:
+            continue
+        name, number = entry.header.queue_name, entry.header.file_number
+        fits = not numbers or (number not in numbers and min(numbers) - 1 <= number <= max(numbers) + 1)
+        consequence = "its records belong elsewhere and are not read"
+        if fits and name not in queues:
+            consequence = "there is no such queue, and the file is read in the place that its number gives it"
+            own.append(entry)
+        what = f'file of queue "{name}" in the journal of queue "{queue_name}"'
+        damage.append(Damage(entry.path, 72, None, what, consequence))
+    return own
 
 
 def _adopted(
-    disk: Disk, own: Sequence[FoundFile], unlinked: Sequence[str], damage: list[Damage], notices: list[str]
+    disk: Disk,
+    own: Sequence[FoundFile],
+    unlinked: Sequence[str],
+    head: set[str],
+    damage: list[Damage],
+    notices: list[str],
 ) -> list[FoundFile]:
-    """The unlinked files that belong into the line: those that no crash can have left behind."""
+    """The unlinked files that belong into the line.
+
+    One in the middle or at the end has lost its link. At the head, where files are given back, `head` takes the paths:
+    whether messages in them are needed is to be seen.
+    """
+    found = [entry for path in unlinked if (entry := read_linear_file(disk, path, damage)) is not None]
     numbers = {entry.header.file_number for entry in own if entry.header is not None}
+    lowest = min(numbers, default=0)
     adopted = []
-    for path in unlinked:
-        entry = read_linear_file(disk, path, damage)
-        if entry is None or entry.header is None:
+    for entry in sorted(found, key=_number, reverse=True):
+        number = _number(entry)
+        if number in numbers:
+            what = f"a second file {number}, to which the journal's directory has no link"
+            damage.append(Damage(entry.path, None, None, what, "it is not read"))
             continue
-        number = entry.header.file_number
-        if number in numbers or (numbers and number < min(numbers)):
-            notices.append(f"{path}: file {number}, which its journal had given back, was on its way to the pool")
+        if numbers and number > lowest:
+            damage.append(Damage(entry.path, None, None, NO_LINK, "it is read in its place"))
+        elif not numbers or number == lowest - 1:
+            lowest = number
+            head.add(entry.path)
+        elif number:
+            notices.append(f"{entry.path}: file {number}, which its journal had given back, was on its way to the pool")
             continue
-        damage.append(Damage(path, None, None, "the journal's directory has no link to it", "it is read in its place"))
         adopted.append(entry)
     return adopted
 
@@ -141,7 +184,8 @@ def _in_order(entries: Sequence[FoundFile], damage: list[Damage]) -> list[Linear
 def _owner(number: int, alike: Mapping[int, Sequence[FoundFile]]) -> FoundFile:
     """Of several files that claim a number, oldest first, the one that fits between its neighbours.
 
-    If more than one does, the older is the file before, if that is missing.
+    If more than one does, the newer is the file after, if only that is missing in the line, and else the older the
+    file before, if that is missing.
     """
     if len(alike[number]) == 1:
         return alike[number][0]
@@ -150,7 +194,8 @@ def _owner(number: int, alike: Mapping[int, Sequence[FoundFile]]) -> FoundFile:
     fitting = [
         file for file in alike[number] if before <= file.first_rid and not (after and file.first_rid > after[0])
     ] or alike[number]
-    return fitting[0 if number - 1 in alike or number == 1 else -1]
+    is_next_lost = number + 1 not in alike and bool(after)
+    return fitting[0 if number - 1 in alike or number == 1 or is_next_lost else -1]
 
 
 def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[FoundFile]:
@@ -171,21 +216,28 @@ def _number(entry: FoundFile) -> int:
 
 
 def _take_misnumbered(placed: list[LinearFile], homeless: list[FoundFile]) -> None:
-    """A file that does not fit where its number puts it, while its record ids fit where one number is missing."""
-    for index, file in enumerate(placed):
-        others = placed[:index] + placed[index + 1 :]
-        earlier, later = placed[:index][-1:], placed[index + 1 :][:1]
-        fits = all(other.first_rid <= file.first_rid for other in earlier) and all(
-            file.first_rid <= other.first_rid for other in later
-        )
-        belongs = any(
-            before.number + 2 == after.number and before.first_rid <= file.first_rid <= after.first_rid
-            for before, after in pairwise(others)
-        )
-        if belongs and not fits:
+    """The one file that does not fit where its number puts it, by its record ids, and leaves no other number missing.
+
+    Of two that would do, that with the higher number: numbers begin with 1, and rise by 1.
+    """
+    falls = [index for index in range(1, len(placed)) if placed[index - 1].first_rid > placed[index].first_rid]
+    if len(falls) not in (1, 2) or not _missing(placed):
+        return  # all fit, or more than one does not; or the numbers are right, and a header's record id is wrong
+    for index in sorted({near for fall in falls for near in (fall - 1, fall)}, reverse=True):
+        file, others = placed[index], placed[:index] + placed[index + 1 :]
+        if any(before.first_rid > after.first_rid for before, after in pairwise(others)):
+            continue
+        earlier = sum(other.first_rid <= file.first_rid for other in others)
+        is_hole = 0 < earlier < len(others) and others[earlier - 1].number + 2 == others[earlier].number
+        if _missing(others) == is_hole and (earlier or others[0].number > 1):
             placed.remove(file)
-            homeless.append(FoundFile(file.path, file.size, file.header, file.serial or 0, file.first_rid))
+            homeless.append(FoundFile(file.path, file.size, file.header, file.serial or 0, None, file.first_rid))
             return
+
+
+def _missing(files: Sequence[LinearFile]) -> int:
+    """How many numbers between those of the files are missing."""
+    return files[-1].number - files[0].number + 1 - len(files)
 
 
 def _place_by_rid(placed: list[LinearFile], entry: FoundFile, damage: list[Damage]) -> None:
@@ -201,16 +253,32 @@ def _place_by_rid(placed: list[LinearFile], entry: FoundFile, damage: list[Damag
     placed.insert(index, LinearFile(number, entry.path, entry.size, entry.header, entry.serial, entry.first_rid))
 
 
-def _with_gaps(files: list[LinearFile], directory: str, damage: list[Damage]) -> list[LinearFile]:
-    """An empty file for each stretch of missing numbers, so that no record seems to go on behind it."""
-    complete = files[:1]
+def _believe_records(
+    files: Sequence[LinearFile], record_serials: Mapping[str, int | None], damage: list[Damage], notices: list[str]
+) -> None:
+    """Where the first record has another serial than the header says, one of the two is wrong.
+
+    In the last file it may be what the file's former life left, if nothing was written behind the new header; unless
+    the two are so much alike that the header's went bad.
+    """
+    for index, file in enumerate(files):
+        found = record_serials[file.path]
+        if file.header is None or found is None or found == file.header.serial:
+            continue
+        what = f"file header tells serial 0x{file.header.serial:x}, the records have 0x{found:x}"
+        if index < len(files) - 1 or (found ^ file.header.serial).bit_count() <= _ALIKE:
+            damage.append(Damage(file.path, 8, None, what, "the records' serial is taken"))
+            file.serial = found
+        else:
+            notices.append(f"{file.path}: {what}: they are of the file's former life, and not read")
+
+
+def _tell_gaps(files: Sequence[LinearFile], directory: str) -> None:
+    """Let each file before which numbers are missing know."""
     for earlier, later in pairwise(files):
         missing = later.number - earlier.number - 1
         if missing > 0:
             first = earlier.number + 1
             what = f"file {first} is missing" if missing == 1 else f"files {first} to {later.number - 1} are missing"
             lost = LOST if missing == 1 else "records that stood in them are lost"
-            damage.append(Damage(directory, None, None, what, lost))
-            complete.append(LinearFile(first, directory, -1, None))
-        complete.append(later)
-    return complete
+            later.missing = Damage(directory, None, None, what, lost)

@@ -23,9 +23,9 @@ from formats.qls.records import (
     TAIL,
     TAIL_SIZE,
     VERSION,
-    Continuation,
     RecordHeader,
     Tail,
+    combined_adler32,
     decode_header,
     decode_tail,
 )
@@ -37,7 +37,7 @@ from store.journal.records import RecordHeader as AnyRecordHeader
 from store.journal.stream import JournalStream
 
 _CHUNK: Final = 1 << 20  # bytes checksummed at a time
-_WORK: Final = 8  # a search checksums at most so many times the journal's size ...
+_WORK: Final = 8  # a walk checksums at most so many times the journal's size ...
 _CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
 
 # Magic, version and flags as one number, serial, rid, then what follows in an enqueue or dequeue.
@@ -66,22 +66,27 @@ class LinearRecords(JournalRecords):
         super().__init__(stream)
         self._files = files
         self._bytes_checked = 0
+        self._most_checked = _WORK * sum(max(file.size, 0) for file in files)
 
     # ---- one record ----
 
     def _decode_header(self, buffer: bytes) -> RecordHeader:
         return decode_header(buffer)
 
+    def _stranger(self, header: AnyRecordHeader, place: int) -> Verdict | None:
+        assert isinstance(header, RecordHeader)
+        serial = self._files[place // self._stream.data_size].serial
+        if header.kind is Kind.FILLER or header.serial == serial:
+            return None
+        if serial is None:
+            return Verdict(header, "not to be verified: the file's header, which holds the serial, is lost")
+        what = f"{header.kind.label} record with serial 0x{header.serial:x}, its file has 0x{serial:x}"
+        return Verdict(header, what, stale=True)
+
     def _check(self, header: AnyRecordHeader, place: int) -> Verdict:
         assert isinstance(header, RecordHeader)
         if header.kind is Kind.FILLER:
             return Verdict(header, None)
-        serial = self._files[place // self._stream.data_size].serial
-        if serial is None:
-            return Verdict(header, "not to be verified: the file's header, which holds the serial, is lost")
-        if header.serial != serial:
-            what = f"{header.kind.label} record with serial 0x{header.serial:x}, its file has 0x{serial:x}"
-            return Verdict(header, what, stale=True)
         if header.has_tail:
             problem = self._tail_problem(header, place)
             if problem is not None:
@@ -89,6 +94,8 @@ class LinearRecords(JournalRecords):
         return Verdict(header, None, xid=self._stream.read(place + header.header_size, header.xid_size))
 
     def _tail_problem(self, header: RecordHeader, place: int) -> str | None:
+        if self._bytes_checked > self._most_checked and header.size > _CHEAP_RECORD:
+            return f"{header.kind.label} record is not verified: too much of the journal was looked at over and over"
         tail_place = place + header.tail_offset
         tail = decode_tail(self._stream.read_aside(tail_place, TAIL_SIZE))
         if not tail.goes_with(header):
@@ -110,7 +117,6 @@ class LinearRecords(JournalRecords):
         serials = {file.serial for file in self._files[place // data_size : end // data_size + 1]}
         if tail.serial not in serials:
             return False
-        continuation = Continuation(tail.checksum)
         running, at = 1, place
         for chunk in self._chunks(place, end):
             view = memoryview(chunk)
@@ -118,9 +124,9 @@ class LinearRecords(JournalRecords):
                 count = min(SECTOR_SIZE - at % SECTOR_SIZE, len(view))
                 running = adler32(view[:count], running)
                 view, at = view[count:], at + count
-                if at % SECTOR_SIZE == 0 and at < end:
-                    continuation.beginning(at - place, running)
-        return continuation.matches(end - place, checksum)
+                if at % SECTOR_SIZE == 0 and combined_adler32(running, tail.checksum, end - at) == checksum:
+                    return True
+        return False
 
     def _chunks(self, place: int, end: int) -> Iterator[bytes]:
         self._bytes_checked += end - place
@@ -134,9 +140,14 @@ class LinearRecords(JournalRecords):
 
     def file_entered(self, place: int) -> None:
         """Compare the record that the file's header names."""
-        header = self._files[place // self._stream.data_size].header
-        if header is not None:
-            self._compare_header_rid(place, header.rid)
+        file = self._files[place // self._stream.data_size]
+        if file.header is not None:
+            self._compare_header_rid(place, file.header.rid)
+        if file.missing is not None:
+            self.notices.append(
+                f"{file.path}: {file.missing.what} before it, though the records go on: qpidd leaves numbers out when "
+                "it restarts after a crash within a large record"
+            )
 
     # ---- runs of plain records ----
 
@@ -177,12 +188,9 @@ class LinearRecords(JournalRecords):
 
     def search(self, place: int) -> int | None:
         """The first good record at or after `place`. Only the file's own serial makes a candidate worth checking."""
-        budget = self._bytes_checked + _WORK * self._stream.size
         for candidate in self._candidates(place):
             header = self._header(candidate)
             if header is None or header.kind is Kind.FILLER or not self._plausible(header, candidate):
-                continue
-            if self._bytes_checked > budget and header.size > _CHEAP_RECORD:
                 continue
             if self.examine(candidate).problem is None:
                 return candidate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from store.damage import Damage
 from store.disk import Disk
@@ -19,6 +19,9 @@ def open_line(
     name: str | None,
     taken: Mapping[str, PooledFile],
     unlinked: Sequence[PooledFile] = (),
+    queues: Collection[str] = (),
+    *,
+    follow_links: bool = True,
 ) -> Journal:
     """Open a linearstore journal.
 
@@ -28,27 +31,44 @@ def open_line(
         name: the queue's name; None to take that of most files.
         taken: the store's taken files by name.
         unlinked: taken files that name this queue and that no journal links.
+        queues: the names of the store's queues.
+        follow_links: whether links may lead to files that are not among `taken`. Where the store is at hand they may
+            not: what they lead to is the store that this one was copied from.
 
     Raises:
-        OSError: the directory cannot be read.
+        OSError: the directory cannot be read, and `unlinked` is empty.
     """
     damage: list[Damage] = []
     paths = []
-    for file_name in linear_file_names(disk.names(directory)) if disk.is_directory(directory) else ():
+    for file_name in _linked_names(disk, directory, unlinked, damage):
         link = posixpath.join(directory, file_name)
+        target = disk.link_target(link)
         if file_name in taken:
             paths.append(taken[file_name].path)
-        elif disk.is_file(link):
+        elif disk.is_file(link) and (follow_links or target is None):
             paths.append(link)
         else:
-            what = f"link to a file that is not in the store ({disk.link_target(link) or 'no regular file'})"
+            what = f"link to a file that is not in the store ({target or 'no regular file'})"
             damage.append(Damage(link, None, None, what, "records that stood in it are lost"))
-    line = read_line(disk, paths, directory, name, [file.path for file in unlinked])
+    line = read_line(disk, paths, directory, name, [file.path for file in unlinked], queues)
     damage.extend(line.damage)
     title = name or line.queue_name or posixpath.basename(directory)
     journal = Journal(disk, title, directory, "", None, line, damage)
     journal.notices.extend(line.notices)
     return journal
+
+
+def _linked_names(disk: Disk, directory: str, unlinked: Sequence[PooledFile], damage: list[Damage]) -> list[str]:
+    try:
+        return linear_file_names(disk.names(directory)) if disk.is_directory(directory) else []
+    except OSError as error:
+        if not unlinked:
+            raise
+        what = f"cannot be looked into: {error.strerror}"
+        damage.append(
+            Damage(directory, None, None, what, "the journal's files are found by the names in their headers")
+        )
+        return []
 
 
 def open_linear_file(disk: Disk, path: str) -> Journal:

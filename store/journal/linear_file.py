@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from formats.qls.errors import QlsError
-from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, FileHeader, decode_file_header, header_oddities
-from formats.qls.records import decode_record
+from formats.qls.file_header import (
+    DATA_OFFSET,
+    FILE_HEADER_SIZE,
+    FileHeader,
+    decode_file_header,
+    header_oddities,
+    looks_reset,
+)
+from formats.qls.records import RecordHeader, decode_record
 from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import Kind
+from formats.rhm.records import Kind, is_padding
 from store.damage import Damage
 from store.disk import Disk, ReadableFile
 from store.journal.files import JournalFile
 
-_PROBE: Final = 1 << 20  # bytes of a file that are searched for a record
+_PROBE: Final = 1 << 20  # bytes of a file that are searched for records
+_FIRST_PROBE: Final = 4096  # bytes in which most first records end
 LOST: Final = "records that stood in it are lost"
 _IGNORED: Final = "none: nothing is read from it"
 
@@ -26,10 +35,16 @@ class LinearFile(JournalFile[FileHeader]):
     Attributes:
         serial: what its records carry; None if neither header nor records tell it.
         first_rid: the lowest record id that can be in it, by its header or its first record.
+        missing: of a file whose number is not the next one, the damage that it is if files before it were lost.
     """
 
     serial: int | None = None
     first_rid: int = 0
+    missing: Damage | None = None
+
+    def gap_before(self) -> Damage | None:
+        """The damage that it is if files between the one before and this one were lost."""
+        return self.missing
 
 
 class FoundFile(NamedTuple):
@@ -39,7 +54,8 @@ class FoundFile(NamedTuple):
         path: where it is.
         size: bytes that it has.
         header: its header; None if it is lost.
-        serial: what its records carry.
+        serial: what the header says that its records carry; without a header what most of them do.
+        record_serial: what the first record carries; None where it cannot be read.
         first_rid: the lowest record id that can be in it.
     """
 
@@ -47,6 +63,7 @@ class FoundFile(NamedTuple):
     size: int
     header: FileHeader | None
     serial: int
+    record_serial: int | None
     first_rid: int
 
 
@@ -64,10 +81,15 @@ def read_linear_file(disk: Disk, path: str, damage: list[Damage]) -> FoundFile |
 
 
 def _examine(opened: ReadableFile, path: str, damage: list[Damage]) -> FoundFile | None:
+    sector = b""
     try:
         sector = opened.read(0, FILE_HEADER_SIZE)
         header = decode_file_header(sector)
     except QlsError as error:
+        if looks_reset(sector):
+            what = "no journal has written to the file since it was taken: nothing is read from it"
+            damage.append(Damage(path, error.offset, None, error.what, what))
+            return None
         return _without_header(opened, path, error.what, error.offset, damage)
     except OSError as error:
         return _without_header(opened, path, f"file header cannot be read: {error.strerror or error}", 0, damage)
@@ -77,56 +99,61 @@ def _examine(opened: ReadableFile, path: str, damage: list[Damage]) -> FoundFile
         return _without_header(opened, path, "file header without a file number", 64, damage)
     for offset, what in header_oddities(sector):
         damage.append(Damage(path, offset, None, what, _IGNORED))
-    return FoundFile(path, opened.size, header, _serial(opened, path, header, damage), header.rid)
+    return FoundFile(path, opened.size, header, header.serial, _first_serial(opened, header), header.rid)
 
 
 def _without_header(opened: ReadableFile, path: str, what: str, offset: int, damage: list[Damage]) -> FoundFile | None:
-    first = _first_record(opened)
-    if first is None:
-        damage.append(Damage(path, offset, None, what, "nothing tells the file's place; " + LOST))
-        return None
-    damage.append(Damage(path, offset, None, what, "its records tell the file's place"))
-    return FoundFile(path, opened.size, None, *first)
-
-
-def _first_record(opened: ReadableFile) -> tuple[int, int] | None:
-    """Serial and rid of the first record whose checksum holds."""
     try:
         content = opened.read(0, min(opened.size, DATA_OFFSET + _PROBE))
     except OSError:
+        content = b""
+    found = _good_records(content, DATA_OFFSET)
+    if not found:
+        damage.append(Damage(path, offset, None, what, "nothing tells the file's place; " + LOST))
         return None
-    for offset in range(DATA_OFFSET, len(content), BLOCK_SIZE):
-        if content.startswith(b"QLS", offset) and (found := _record_at(content, offset)) is not None:
-            return found
-    return None
+    # In what goes on from an earlier file, and behind the file's own records, there may be others; they are fewer.
+    ((serial, _),) = Counter(serial for serial, _ in found).most_common(1)
+    damage.append(Damage(path, offset, None, what, "its records tell the file's place"))
+    return FoundFile(path, opened.size, None, serial, serial, next(rid for each, rid in found if each == serial))
 
 
-def _record_at(content: bytes, offset: int) -> tuple[int, int] | None:
-    """Serial and rid of the record at `offset`, if it is one whose checksum holds."""
+def _good_records(content: bytes, offset: int) -> list[tuple[int, int]]:
+    """Serial and rid of each record from `offset` on; what lies in a good one's body is passed over."""
+    found = []
+    while offset < len(content):
+        size = BLOCK_SIZE
+        if content.startswith(b"QLS", offset) and (header := _record_at(content, offset)) is not None:
+            found.append((header.serial, header.rid))
+            size = header.size
+        offset += size
+    return found
+
+
+def _record_at(content: bytes, offset: int) -> RecordHeader | None:
+    """The record at `offset`, if its checksum holds; of a plain dequeue, which has none, if it is padded."""
     try:
         header, _, _ = decode_record(content, offset)
     except QlsError:
         return None
-    return (header.serial, header.rid) if header.kind is not Kind.FILLER and header.has_tail else None
+    if header.kind is Kind.FILLER:
+        return None
+    if not header.has_tail and not is_padding(content[offset + header.header_size : offset + BLOCK_SIZE]):
+        return None
+    return header
 
 
-def _serial(opened: ReadableFile, path: str, header: FileHeader, damage: list[Damage]) -> int:
-    """The serial of the file's records, which is the header's unless the first record proves it wrong.
-
-    What the file's former life left behind has another serial too, but lower record ids than the header's.
-    """
+def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
+    """The serial of the first record in the file; None if it cannot be read, or is no good one."""
     begin = header.first_record_offset
     if not DATA_OFFSET <= begin < opened.size or begin % BLOCK_SIZE:
-        return header.serial
+        return None
     try:
-        found = _record_at(opened.read(begin, min(_PROBE, opened.size - begin)), 0)
+        content = opened.read(begin, _FIRST_PROBE)
+        if (found := _record_at(content, 0)) is None and content.startswith(b"QLS"):
+            found = _record_at(opened.read(begin, min(_PROBE, opened.size - begin)), 0)
     except OSError:
-        return header.serial
-    if found is None or found[0] == header.serial or found[1] < header.rid:
-        return header.serial
-    what = f"file header tells serial 0x{header.serial:x}, the records have 0x{found[0]:x}"
-    damage.append(Damage(path, 8, None, what, "the records' serial is taken"))
-    return found[0]
+        return None
+    return None if found is None else found.serial
 
 
 def queue_name_of(disk: Disk, path: str) -> str | None:

@@ -11,8 +11,10 @@ here every possible turn is held against all that is known, and the one that con
     2  a header older than that of the file before it
 
 Version 2. First flush numbers rise from file to file. Where one flush entered several files, from the last to the
-first too, the overwrite indicator tells the laps apart. Files whose headers name each other's numbers were exchanged,
-and are put back.
+first too, the overwrite indicator tells the laps apart. Where that fits no turn, the one is taken that fits the most
+files.
+
+A file whose header and records fit neither is of another lap, put back by mistake; it is left out.
 """
 
 from __future__ import annotations
@@ -36,13 +38,19 @@ class RingFile(JournalFile[FileHeader]):
 
     Attributes:
         used: whether it was ever written, as far as can be told.
+        goes_with_header: whether its records are of the file that its header belongs to, as far as can be told.
         record_indicator: version 1: the overwrite indicator of the first record that was found in it.
         overwrite_indicator: version 1: that which its records should have; None if nothing tells.
     """
 
     used: bool
+    goes_with_header: bool = True
     record_indicator: int | None = None
     overwrite_indicator: int | None = None
+
+    def leave_out(self) -> None:
+        """Read nothing from the file, since what is in it does not belong here."""
+        self.header, self.size, self.record_indicator = None, -1, None
 
 
 def order_by_indicator(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
@@ -54,10 +62,16 @@ def order_by_indicator(files: list[RingFile], damage: list[Damage]) -> list[Ring
     )
     for index, file in enumerate(written):
         file.overwrite_indicator = new if index < turn else 1 - new
-        if file.header is not None and file.header.overwrite_indicator != file.overwrite_indicator:
-            what = f"overwrite indicator {file.header.overwrite_indicator} contradicts the other files"
-            damage.append(Damage(file.path, 6, None, what, "the file is read in the place that the others give it"))
-    return written[turn:] + written[:turn]
+        if file.header is None or file.header.overwrite_indicator == file.overwrite_indicator:
+            continue
+        what = f"overwrite indicator {file.header.overwrite_indicator} contradicts the other files"
+        consequence = "the file is read in the place that the others give it"
+        if file.record_indicator == file.header.overwrite_indicator:
+            what += ", and the file's records have it too: they are of another lap"
+            consequence = "they are not read; what should stand in the file is lost"
+            file.leave_out()
+        damage.append(Damage(file.path, 6, None, what, consequence))
+    return _rotated(written, turn)
 
 
 def _contradictions(written: Sequence[RingFile], turn: int, new: int) -> tuple[int, int]:
@@ -85,52 +99,47 @@ def _rotated(written: Sequence[RingFile], turn: int) -> list[RingFile]:
 
 def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
     """Version 2: the files that were written, that with the lowest first flush number first."""
-    written = _written(_put_back(files))
+    written = _written(files)
     headers = [(place, file.header) for place, file in enumerate(written) if file.header is not None]
+    if not headers:
+        return written
     first_flush = min(header.first_flush for _, header in headers)
     tied = [(place, header.overwrite_indicator) for place, header in headers if header.first_flush == first_flush]
     oldest = next((place for place, indicator in tied if indicator != tied[0][1]), tied[0][0])
     ordered = _rotated(written, oldest)
-    _drop_strays(ordered, damage)
+    fitting = _rising(ordered)
+    if len(fitting) < len(headers):
+        ordered, fitting = _most_fitting(written)
+    for file in ordered:
+        if file.header is not None and file not in fitting:
+            what = f"first flush number {file.header.first_flush} is not one between those of the files around it"
+            damage.append(Damage(file.path, 8, None, what, "it is not read; what should stand in the file is lost"))
+            file.leave_out()
     return ordered
 
 
-def _put_back(files: list[RingFile]) -> list[RingFile]:
-    """The files by the numbers in their headers. Of two with the same number the one whose name agrees counts."""
-    places: dict[int, RingFile] = {}
-    named_right_first = sorted(
-        (file for file in files if file.header is not None),
-        key=lambda file: file.header is not None and file.header.file_number != file.number,
-    )
-    for file in named_right_first:
-        assert file.header is not None
-        number = file.header.file_number
-        if number < len(files) and number not in places:
-            places[number] = file
-        else:
-            file.header = None
-    rest = [file for file in files if file.header is None]
-    for file in list(rest):
-        if places.setdefault(file.number, file) is file:
-            rest.remove(file)
-    for place in range(len(files)):
-        if place not in places:
-            places[place] = rest.pop()
-    return [places[place] for place in range(len(files))]
+def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[RingFile]]:
+    """The turn that the most files fit, and those files. Of two, the one with the newer files: most strays are old."""
+    turns = []
+    for turn in range(len(written)):
+        for old in (0, 1):
+            laps = [*((file, old) for file in written[turn:]), *((file, 1 - old) for file in written[:turn])]
+            fitting = _rising([file for file, lap in laps if file.header and file.header.overwrite_indicator == lap])
+            newest = max((file.header.first_flush for file in fitting if file.header is not None), default=0)
+            turns.append((len(fitting), newest, -turn, fitting))
+    _, _, turn, fitting = max(turns, key=lambda found: found[:3])
+    return _rotated(written, -turn), fitting
 
 
-def _drop_strays(ordered: Sequence[RingFile], damage: list[Damage]) -> None:
-    """A header from a later flush than a later file's is none of this place; believed, it would end the walk early."""
-    following: int | None = None
-    for file in reversed(ordered):
-        if file.header is None:
-            continue
-        if following is not None and file.header.first_flush > following:
-            what = f"first flush number {file.header.first_flush} is higher than that of a later file, {following}"
-            damage.append(Damage(file.path, 8, None, what, "records that begin in the file are not read"))
-            file.header = None
-        else:
-            following = file.header.first_flush
+def _rising(files: Sequence[RingFile]) -> list[RingFile]:
+    """The most files, in their order, whose first flush numbers do not go back; those without a header are left out."""
+    best: list[list[RingFile]] = []  # for each file with a header the longest such row that ends with it
+    for file in files:
+        if file.header is not None:
+            flush = file.header.first_flush
+            rows = [row for row in best if row[-1].header is not None and row[-1].header.first_flush <= flush]
+            best.append([*max(rows, key=len, default=[]), file])
+    return max(best, key=len, default=[])
 
 
 def _written(files: list[RingFile]) -> list[RingFile]:

@@ -18,11 +18,12 @@ search after a break (never the walk itself), unless the next record stands wher
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
 from store.damage import Damage
+from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
 from store.journal.line import Line
 from store.journal.linear import LinearRecords
@@ -55,6 +56,7 @@ class JournalEnd(NamedTuple):
     flush: int
 
 
+MAX_BREAKS: Final = 1000  # that are listed; a forged journal may have any number
 _FLAGS_OFFSET: Final = 6  # in the headers of all formats
 
 
@@ -78,6 +80,7 @@ class JournalReader:
     def __init__(self, stream: JournalStream, records: JournalRecords) -> None:
         self._stream = stream
         self._records = records
+        self._breaks = 0
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd:
         """Hand each record to `sink` until the journal ends.
@@ -90,7 +93,7 @@ class JournalReader:
         file_end = self._file_end(place)
         while place < self._stream.size:
             if place >= file_end:
-                self._check_first_record(place, sink)
+                place = self._check_first_record(place, sink)
                 file_end = self._file_end(place)
             if not every_record:
                 after = self._records.run(place, file_end, sink)
@@ -106,8 +109,7 @@ class JournalReader:
             resumed = self._records.after_break(place, self._claimed_end(place, verdict))
             if resumed is None:
                 return self._end(place, verdict)
-            if not self._is_beyond_file(place):
-                sink.damaged(self._gap(place, resumed, verdict))
+            self._tell_break(place, resumed, verdict, sink)
             place = resumed
             file_end = self._file_end(place)
         state = self._records.end_state()
@@ -127,7 +129,11 @@ class JournalReader:
             if first is not None:
                 return self._first_in(index, begin, begin + first, sink)
             if file.begins_no_record(stream.geometry):
-                continue
+                found = self._records.search(begin) if self._records.tells_first_record(index) else None
+                if found is None or found >= begin + stream.data_size:
+                    continue
+                self._tell_first(file, found, "file header says that no record begins in the file", sink)
+                return found
             if file.first_record_offset is not None:
                 what = f"first record offset 0x{file.first_record_offset:x} is not in the file"
                 consequence = "the first record is searched for"
@@ -141,31 +147,38 @@ class JournalReader:
         if told == begin:
             self._records.file_entered(begin)
             return begin
-        found = self._records.search(begin) if self._records.tells_first_record(index) else None
+        searched = self._records.tells_first_record(index) or self._records.examine(told).problem is not None
+        found = self._records.search(begin) if searched else None
         if found is None or found >= told:
             return told
-        file, offset = self._stream.locate(found)
-        what = (
-            f"file header says that the first record is at 0x{told - begin + self._stream.geometry.header_size:x}; "
-            f"there is one at 0x{offset:x}"
-        )
-        sink.damaged(Damage(file.path, self._records.first_record_field, None, what, "reading begins there"))
+        offset = told - begin + self._stream.geometry.header_size
+        told_text = f"file header says that the first record is at 0x{offset:x}"
+        self._tell_first(self._stream.files[index], found, told_text, sink)
         return found
 
-    def _check_first_record(self, place: int, sink: RecordSink) -> None:
-        """The chain of records arrives at `place` in another file, whose header must agree."""
+    def _tell_first(self, file: JournalFile[Any], found: int, told: str, sink: RecordSink) -> None:
+        what = f"{told}; there is one at 0x{self._stream.locate(found)[1]:x}"
+        sink.damaged(Damage(file.path, self._records.first_record_field, None, what, "reading begins there"))
+
+    def _check_first_record(self, place: int, sink: RecordSink) -> int:
+        """The chain of records arrives at `place` in another file, whose header must agree; where the chain goes on."""
         file, offset = self._stream.locate(place)
         told = file.first_record_offset
+        gap = file.gap_before()
+        if gap is not None and told is not None and told != offset and file.first_record(self._stream.geometry):
+            sink.damaged(gap)  # what begins the file goes on from one that is lost
+            return place - offset + told
         verdict = self._records.examine(place)
         if told is None or verdict.header is None or verdict.problem is not None:
-            return
+            return place
         if verdict.header.kind is Kind.FILLER and not verdict.header.has_tail:
-            return  # fillers of versions without checksums may be of any age, and lead anywhere
+            return place  # fillers of versions without checksums may be of any age, and lead anywhere
         self._records.file_entered(place)
         if told != offset:
             what = f"file header says that the first record is at 0x{told:x}; it is at 0x{offset:x}"
             consequence = "none: the records before it lead to the right place"
             sink.damaged(Damage(file.path, self._records.first_record_field, None, what, consequence))
+        return place
 
     # ---- good records ----
 
@@ -197,10 +210,27 @@ class JournalReader:
         """Where the next record stands if all that is wrong with a bad record is its tail."""
         return None if verdict.header is None or verdict.stale else place + verdict.header.size
 
-    def _is_beyond_file(self, place: int) -> bool:
-        """Whether a file that is missing, or cut short, should hold the place: that is told already."""
+    def _tell_break(self, place: int, resumed: int, verdict: Verdict, sink: RecordSink) -> None:
+        """The chain is broken at `place` and goes on at `resumed`."""
+        data_size = self._stream.data_size
+        for file in self._stream.files[place // data_size + 1 : resumed // data_size + 1]:
+            gap = file.gap_before()
+            if gap is not None:
+                sink.damaged(gap)
+        if self._is_told_already(place):
+            return
+        self._breaks += 1
+        if self._breaks <= MAX_BREAKS:
+            sink.damaged(self._gap(place, resumed, verdict))
+        elif self._breaks == MAX_BREAKS + 1:
+            file, offset = self._stream.locate(place)
+            what = f"more than {MAX_BREAKS} places where the chain of records is broken"
+            sink.damaged(Damage(file.path, offset, None, what, "they are skipped, and not listed from here on"))
+
+    def _is_told_already(self, place: int) -> bool:
+        """Whether a file that is missing, cut short, or not to be verified should hold the place."""
         file, offset = self._stream.locate(place)
-        return offset >= file.size
+        return offset >= file.size or not self._records.can_verify(place)
 
     def _gap(self, place: int, resumed: int, verdict: Verdict) -> Damage:
         file, offset = self._stream.locate(place)

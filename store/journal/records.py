@@ -109,11 +109,32 @@ class JournalRecords(ABC):
             header = self._decode_header(self._stream.read(place, self.max_header_size))
         except FormatError as error:
             return Verdict(None, error.what)
+        stranger = self._stranger(header, place)
+        if stranger is not None:
+            return stranger
         if header.xid_size > MAX_XID_SIZE:
             return Verdict(header, f"{header.kind.label} record with an xid of {header.xid_size} bytes")
         if header.size > self._stream.size - place:
             return Verdict(header, f"{header.kind.label} record of {header.size} bytes runs past the journal's end")
+        if not self._is_backed(place, header.tail_offset):
+            return Verdict(header, f"{header.kind.label} record of {header.size} bytes runs past the end of a file")
         return self._check(header, place)
+
+    def _is_backed(self, place: int, size: int) -> bool:
+        """Whether the files really have the `size` bytes from `place` on, whatever their headers claim."""
+        stream = self._stream
+        end = place + size
+        while place < end:
+            file, offset = stream.locate(place)
+            count = min(end - place, stream.geometry.file_size - offset)
+            if offset + count > file.size:
+                return False
+            place += count
+        return True
+
+    def _stranger(self, _header: RecordHeader, _place: int) -> Verdict | None:
+        """The verdict on a record that its header alone shows to be no record of this life of its file."""
+        return None
 
     @abstractmethod
     def _decode_header(self, buffer: bytes) -> RecordHeader:
@@ -122,6 +143,10 @@ class JournalRecords(ABC):
     @abstractmethod
     def _check(self, header: RecordHeader, place: int) -> Verdict:
         """Whether the record that `header` begins is good; its sizes are within bounds."""
+
+    def can_verify(self, _place: int) -> bool:
+        """Whether records at `place` can be told from others: not so if what a file's header holds for it is lost."""
+        return True
 
     def taken(self, header: RecordHeader, place: int) -> None:
         """A good record was read; the walk goes on behind it."""

@@ -17,6 +17,7 @@ reads a file or a clock.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
@@ -65,6 +66,7 @@ class Unfounded(NamedTuple):
         rid: its own record id.
         dequeued_rid: of a dequeue, the message that it removes; of one in a transaction, `rid` is that too.
         xid: of the others, the transaction.
+        again: of a plain dequeue, whether the message is known to have been dequeued before.
     """
 
     kind: Kind
@@ -72,6 +74,7 @@ class Unfounded(NamedTuple):
     rid: int
     dequeued_rid: int
     xid: bytes
+    again: bool = False
 
 
 class JournalRecovery:
@@ -83,7 +86,7 @@ class JournalRecovery:
         left_open: the transactions that were open at the journal's end, once they are resolved.
         damage: damage that the walk met, in order.
         unfounded: the first records that are about nothing that is there; `unfounded_count` counts all.
-        transients: enqueues that recovery ignores.
+        transient_places: where the enqueues stand that recovery ignores; `transients` counts them.
         dequeues, commits, aborts: how many records of each kind there are; `enqueues` are counted too.
     """
 
@@ -94,11 +97,13 @@ class JournalRecovery:
         self.damage: list[Damage] = []
         self.unfounded: list[Unfounded] = []
         self.unfounded_count = 0
-        self.transients = self.dequeues = self.commits = self.aborts = 0
+        self.transient_places = array("Q")
+        self.dequeues = self.commits = self.aborts = 0
         self._other_enqueues = 0  # not straight into the index
         self._indexed_later = 0  # what transactions put into it
         self._highest_rid = 0  # of the records that are no plain enqueues
         self._in_doubt: dict[int, bytes] = {}
+        self._targetless: list[Unfounded] = []  # transactions' dequeues of what was not enqueued, or in the same one
         #: Called for each plain enqueue: straight into the index.
         self.enqueue = self.messages.add
 
@@ -108,7 +113,8 @@ class JournalRecovery:
             self._highest_rid = rid
         self.dequeues += 1
         if not self.messages.remove(dequeued_rid):
-            self._note_unfounded(Unfounded(Kind.DEQUEUE, place, rid, dequeued_rid, b""))
+            again = self.messages.was_removed(dequeued_rid)
+            self._note_unfounded(Unfounded(Kind.DEQUEUE, place, rid, dequeued_rid, b"", again))
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
         """A record that is not plain."""
@@ -136,6 +142,11 @@ class JournalRecovery:
         return max(self._highest_rid, self.messages.highest_rid)
 
     @property
+    def transients(self) -> int:
+        """How many enqueues recovery ignores."""
+        return len(self.transient_places)
+
+    @property
     def enqueues(self) -> int:
         """How many enqueue records there are."""
         return self.messages.added + self.messages.duplicate_count - self._indexed_later + self._other_enqueues
@@ -144,7 +155,7 @@ class JournalRecovery:
 
     def _enqueue(self, header: RecordHeader, place: int, xid: bytes) -> None:
         if header.flags & TRANSIENT:
-            self.transients += 1
+            self.transient_places.append(place)
             self._other_enqueues += 1
         elif xid:
             self._other_enqueues += 1
@@ -160,13 +171,23 @@ class JournalRecovery:
             self.dequeue(header.rid, header.dequeued_rid, place)
             return
         self.dequeues += 1
-        self.messages.set_state(header.dequeued_rid, LOCKED)
+        if not self.messages.set_state(header.dequeued_rid, LOCKED) and len(self._targetless) < MAX_UNFOUNDED:
+            self._targetless.append(Unfounded(Kind.DEQUEUE, place, header.dequeued_rid, header.dequeued_rid, xid))
         self.transactions.of(xid).append(header.dequeued_rid, place, header.flags, is_enqueue=False)
 
     def _note_unfounded(self, record: Unfounded) -> None:
         self.unfounded_count += 1
         if len(self.unfounded) < MAX_UNFOUNDED:
             self.unfounded.append(record)
+
+    def _note_targetless(self, rid: int, xid: bytes) -> None:
+        """A transaction's dequeue removed nothing. One whose message was there, and went another way, is no matter.
+
+        That happens where an xid is used again after a restart, which dropped what was open under it.
+        """
+        for record in self._targetless:
+            if (record.rid, record.xid) == (rid, xid):
+                self._note_unfounded(record)
 
     def _commit(self, xid: bytes) -> bool:
         """Apply a transaction. False: it was not open."""
@@ -180,8 +201,7 @@ class JournalRecovery:
                 self.messages.add(operation.rid, operation.place)
         for operation in transaction:
             if not operation.is_enqueue and not self.messages.remove(operation.rid):
-                rid = operation.rid
-                self._note_unfounded(Unfounded(Kind.DEQUEUE, operation.place, rid, rid, xid))
+                self._note_targetless(operation.rid, xid)
         return True
 
     def _abort(self, xid: bytes) -> bool:
@@ -195,6 +215,16 @@ class JournalRecovery:
         return True
 
     # ---- the end ----
+
+    def open_without_target(self) -> Iterator[Unfounded]:
+        """Dequeues, in transactions that are still open, of messages that were not there."""
+        wanted: dict[bytes, set[int]] = {}
+        for record in self._targetless:
+            if record.xid in self.transactions:
+                wanted.setdefault(record.xid, set()).add(record.rid)
+        for xid, rids in wanted.items():
+            rids.difference_update(each.rid for each in self.transactions.of(xid) if each.is_enqueue)
+        return (record for record in self._targetless if record.rid in wanted.get(record.xid, ()))
 
     def resolve(self, outcomes: Mapping[bytes, Outcome]) -> list[OpenTransaction]:
         """Apply the transaction prepared list's outcomes; what it does not name was never prepared.

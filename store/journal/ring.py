@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from formats.rhm.errors import RhmError
-from formats.rhm.file_header import FileHeader, decode_file_header, header_oddities
+from formats.rhm.file_header import LOGICAL_NUMBER_OFFSET, FileHeader, decode_file_header, header_oddities
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import (
     OVERWRITE_INDICATOR,
+    RECORD_KINDS,
+    TAIL,
     TAIL_SIZE,
     Kind,
     RecordHeader,
@@ -29,6 +31,7 @@ from store.damage import Damage
 from store.disk import Disk, ReadableFile
 from store.journal.files import OrderedFiles
 from store.journal.format import JournalFormat
+from store.journal.identity import by_number, leave_out_strangers, tell_zeros
 from store.journal.order import RingFile, order_by_flush, order_by_indicator
 
 _SECTORS_PROBED: Final = 64  # of a file without header, to see whether it was ever written
@@ -36,6 +39,7 @@ _RECORD_PROBE: Final = 4096  # bytes from a file's first record on that are sear
 _LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not tell where that is
 
 _BY_NUMBER: Final = "the file's place follows from its number"
+_UNVERIFIED: Final = "the salt is lost with it: records that begin in the file cannot be verified, and are not read"
 
 
 #: The files of a ring in order of writing, oldest first.
@@ -56,8 +60,14 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     version = _version(files, info)
     if version is None:
         return Ring(None, geometry, [file for file in files if file.used], damage)
-    _refuse_foreigners(files, version, info, damage)
-    ordered = order_by_indicator(files, damage) if version == 1 else order_by_flush(files, damage)
+    if version == 2:
+        damage = [
+            entry._replace(consequence=_UNVERIFIED) if entry.consequence == _BY_NUMBER else entry for entry in damage
+        ]
+    leave_out_strangers(files, version, info, damage)
+    placed = by_number(files, damage)
+    tell_zeros(placed, damage)
+    ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
     return Ring(JournalFormat(version), geometry, ordered, damage)
 
 
@@ -68,7 +78,9 @@ def _version(files: Sequence[RingFile], info: JournalInfo | None) -> int | None:
     if versions:
         return versions.most_common(1)[0][0]
     # Every header is lost. In version 2 so are the salts; in version 1 the records still tell their lap.
-    return 1 if any(file.record_indicator is not None for file in files) else None
+    if any(file.record_indicator is not None for file in files):
+        return 1
+    return 2 if info is not None and info.version == 2 and any(file.used for file in files) else None
 
 
 # ---- one file ----
@@ -97,7 +109,8 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         sector = opened.read(0, FILE_HEADER_SIZE)
         file.header = decode_file_header(sector)
     except RhmError as error:
-        damage.append(Damage(path, error.offset, None, error.what, _BY_NUMBER))
+        if opened.size >= FILE_HEADER_SIZE:  # else that is told
+            damage.append(Damage(path, error.offset, None, error.what, _BY_NUMBER))
     except OSError as error:
         damage.append(Damage(path, 0, None, f"file header cannot be read: {error.strerror or error}", _BY_NUMBER))
     else:
@@ -107,9 +120,10 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
                 damage.append(Damage(path, 0, None, "no file header, though the file holds data", _BY_NUMBER))
             return _with_indicator(opened, file, geometry)
         for offset, what in header_oddities(sector):
-            damage.append(Damage(path, offset, None, what, "none: nothing is read from it"))
-        if file.header.file_number != number and geometry.files > 1:
-            _misnamed(opened, file, file.header, damage)
+            # Where the file's two numbers differ, the one that is not its name's is the wrong one.
+            if offset != LOGICAL_NUMBER_OFFSET or file.header.logical_number != number:
+                damage.append(Damage(path, offset, None, what, "none: nothing is read from it"))
+        file.goes_with_header = file.header.file_number == number or _records_go_with(opened, file.header)
     return _with_indicator(opened, file, geometry)
 
 
@@ -119,28 +133,24 @@ def _with_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) ->
     return file
 
 
-def _misnamed(opened: ReadableFile, file: RingFile, header: FileHeader, damage: list[Damage]) -> None:
-    """Either whole files were exchanged, and their headers tell which is which, or this is another file's header."""
-    what = f"header says that this is file {header.file_number}, its name says {file.number}"
-    consequence = "the header is believed, since the records go with it"
-    if not _records_go_with(opened, header):
-        consequence = "the name is believed, and the header not used"
-        file.header = None
-    damage.append(Damage(file.path, 0, None, what, consequence))
-
-
 def _records_go_with(opened: ReadableFile, header: FileHeader) -> bool:
-    """Whether the first record verifies with the header's salt, or goes on in another file, where it cannot be seen.
+    """Whether the first record is one of the file that the header belongs to.
 
-    Version 1 has no salt, and its headers no checksum.
+    In version 2 it verifies with the header's salt, or begins elsewhere, where it cannot be seen. In version 1 it is
+    the one that the header names, or the tail of that one stands before it.
     """
     begin = header.first_record_offset
-    if header.version == 1 or not DATA_OFFSET <= begin < opened.size:
+    if not DATA_OFFSET <= begin < opened.size:
         return header.version == 2
     try:
-        size = decode_header(opened.read(begin, BLOCK_SIZE)).size
-        if size <= min(opened.size - begin, _LOST_HEADER_PROBE):
-            decode_record(opened.read(begin, size), salt=header.salt)
+        if header.version == 1 and begin > DATA_OFFSET:
+            before = opened.read(begin - BLOCK_SIZE - TAIL_SIZE, BLOCK_SIZE + TAIL_SIZE)
+            return any(TAIL.pack(version_1_check(kind), header.rid) in before for kind in RECORD_KINDS)
+        first = decode_header(opened.read(begin, BLOCK_SIZE))
+        if header.version == 1:
+            return first.rid == header.rid
+        if first.size <= min(opened.size - begin, _LOST_HEADER_PROBE):
+            decode_record(opened.read(begin, first.size), salt=header.salt)
     except (RhmError, OSError):
         return False
     return True
@@ -159,7 +169,7 @@ def _has_data(opened: ReadableFile) -> bool:
 def _record_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) -> int | None:
     """The overwrite indicator of the first record in the file whose tail, or padding, shows that it is one."""
     begin, length = DATA_OFFSET, _LOST_HEADER_PROBE
-    if file.header is not None:
+    if file.header is not None and file.goes_with_header:
         first = file.first_record(geometry)
         if first is None:
             return None
@@ -183,31 +193,3 @@ def _is_whole(opened: ReadableFile, offset: int, header: RecordHeader, block: by
     if tail + TAIL_SIZE > opened.size:
         return False
     return decode_tail(opened.read(tail, TAIL_SIZE), 0) == (version_1_check(header.kind), header.rid)
-
-
-# ---- whose they are ----
-
-
-def _refuse_foreigners(files: Sequence[RingFile], version: int, info: JournalInfo | None, damage: list[Damage]) -> None:
-    """Take away the headers that are of another version, or (version 2) of another queue or incarnation."""
-    identities = Counter(_identity(file.header) for file in files if file.header and file.header.version == version)
-    own = (info.queue_id, info.incarnation) if info is not None else None
-    identity = own if own in identities else next(iter(dict(identities.most_common(1))), None)
-    for file in files:
-        if file.header is None:
-            continue
-        if file.header.version != version:
-            what = f"file header of version {file.header.version} in a journal of version {version}"
-        elif identity is not None and _identity(file.header) != identity:
-            what = (
-                f"file of queue id {file.header.queue_id}, incarnation {file.header.incarnation} in the journal "
-                f"of queue id {identity[0]}, incarnation {identity[1]}"
-            )
-        else:
-            continue
-        damage.append(Damage(file.path, 0, None, what, "its records belong elsewhere and are not read"))
-        file.header = None
-
-
-def _identity(header: FileHeader) -> tuple[int, int]:
-    return header.queue_id, header.incarnation

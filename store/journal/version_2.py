@@ -1,9 +1,11 @@
 """The records of a version-2 journal, our own.
 
-A record is good if its checksum, with the salt of the file in which it begins, holds, and its flush number does not go
-back. Which flush broke is known, because the last record of a flush is flagged: after such a record it is the next
-one, otherwise the present one. A record after the break counts only if one of a later flush follows: that one was
-written after the broken flush had been synced whole.
+A record is good if its checksum, with the salt of the file in which it begins, holds, and its flush number is due: that
+of the record before it, after the last record of a flush the next, or after a restart a much higher one. Where the
+number goes back, the record is an old one; where it runs ahead, the record was written to the wrong place. Which flush
+broke is known, because the last record of a flush is flagged: after such a record it is the next one, otherwise the
+present one. A record after the break counts only if one of a later flush follows: that one was written after the broken
+flush had been synced whole.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ from store.journal.records import RecordHeader as AnyRecordHeader
 from store.journal.stream import JournalStream
 
 _CHUNK: Final = 1 << 20  # bytes of data checksummed at a time
-_WORK: Final = 8  # a search checksums at most so many times the journal's size ...
+_WORK: Final = 8  # a walk checksums at most so many times the journal's size ...
 _CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
 _FLUSH: Final = struct.Struct("<I")
 _FLUSH_OFFSET: Final = 20
+_RESTART: Final = 65536  # flush numbers left out, at least, when the broker starts again
 
 # The common part of a header as one number, then what follows it in an enqueue or dequeue.
 _HEADER: Final = struct.Struct("<QQIIQ")
@@ -53,11 +56,13 @@ class FlushState:
         number: that of the last good record, 64 bits.
         complete: whether that record was flagged as the last of its flush.
         sealed: whether it was the seal of a clean close.
+        begun: whether there was one; before that, `number` is that of the oldest file's header.
     """
 
     number: int = 0
     complete: bool = False
     sealed: bool = False
+    begun: bool = False
 
     def expand(self, low: int) -> int:
         """The 64-bit flush number whose low 32 bits are `low`: the one nearest to the present number."""
@@ -69,6 +74,13 @@ class FlushState:
         self.number = self.expand(header.flush)
         self.complete = bool(header.flags & LAST_OF_FLUSH)
         self.sealed = header.kind is Kind.FILLER and bool(header.flags & SEAL)
+        self.begun = True
+
+    def is_due(self, header: RecordHeader) -> bool:
+        """Whether a record of that flush, which does not go back, may follow the last good one."""
+        number = self.expand(header.flush)
+        restarted = header.kind is Kind.FILLER and number - self.number >= _RESTART
+        return not self.begun or number == self.next_to_break or restarted
 
     @property
     def next_to_break(self) -> int:
@@ -88,10 +100,20 @@ class Version2Records(JournalRecords):
         super().__init__(stream)
         self._files = files
         self._bytes_checked = 0
+        self._most_checked = _WORK * sum(max(file.size, 0) for file in files)
         headers = [file.header for file in files if file.header is not None]
         self._flush = FlushState(headers[0].first_flush if headers else 0)
 
     # ---- one record ----
+
+    def examine(self, place: int) -> Verdict:
+        """What stands at `place`, where the record that follows the last good one is due."""
+        verdict = super().examine(place)
+        header = verdict.header
+        if verdict.problem is not None or not isinstance(header, RecordHeader) or self._flush.is_due(header):
+            return verdict
+        number, due = self._flush.expand(header.flush), self._flush.next_to_break
+        return Verdict(header, f"{header.kind.label} record of flush {number}, where one of flush {due} is due")
 
     def _decode_header(self, buffer: bytes) -> RecordHeader:
         return decode_header(buffer)
@@ -106,6 +128,9 @@ class Version2Records(JournalRecords):
         check, rid = decode_tail(self._stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
         if rid != header.rid:
             return Verdict(header, f"{header.kind.label} record without its tail")
+        if self._bytes_checked > self._most_checked and header.size > _CHEAP_RECORD:
+            what = f"{header.kind.label} record is not verified: too much of the journal was looked at over and over"
+            return Verdict(header, what)
         head = self._stream.read(place, header.header_size)
         xid = self._stream.read(place + header.header_size, header.xid_size)
         crc = self._data_crc(place + header.header_size + header.xid_size, header.stored_size)
@@ -142,8 +167,8 @@ class Version2Records(JournalRecords):
         enqueue, dequeue, flush = sink.enqueue, sink.dequeue, self._flush
         salt = SALT.pack(header.salt)
         unpack_header, unpack_tail, extend = _HEADER.unpack_from, TAIL.unpack_from, extend_crc32c
-        number, last_head = flush.number, 0
-        low = number & 0xFFFFFFFF
+        number, complete, last_head = flush.number, flush.complete, 0
+        due = (number + complete) & 0xFFFFFFFF
         while at < stop:
             head, rid, xid_size, record_flush, datum = unpack_header(window, at)
             kind = head & ~_LAST
@@ -158,11 +183,11 @@ class Version2Records(JournalRecords):
             crc = extend(extend(0, window[data:tail]), window[at:data] + salt)
             if unpack_tail(window, tail) != (crc, rid):
                 break
-            if record_flush != low:
-                step = (record_flush - low) & 0xFFFFFFFF
-                if step >= 0x80000000:
-                    break
-                number, low = number + step, record_flush
+            if record_flush != due:
+                break
+            number += complete
+            complete = head & _LAST != 0
+            due = (number + complete) & 0xFFFFFFFF
             if kind == _ENQUEUE:
                 enqueue(rid, base + at)
             else:
@@ -170,19 +195,22 @@ class Version2Records(JournalRecords):
             last_head = head
             at = after
         if last_head:
-            flush.number, flush.complete, flush.sealed = number, bool(last_head & _LAST), False
+            flush.number, flush.complete, flush.sealed, flush.begun = number, complete, False, True
         return base + at
 
     # ---- breaks, and the end ----
 
     def after_break(self, place: int, _likely: int | None) -> int | None:
         """The first good record after what broke the chain at `place`: checksums tell, wherever it stands."""
-        return self.search(place + BLOCK_SIZE)
+        found = self.search(place + BLOCK_SIZE)
+        if found is not None:
+            (low,) = _FLUSH.unpack(self._stream.read(found + _FLUSH_OFFSET, _FLUSH.size))
+            self._flush.number, self._flush.complete = self._flush.expand(low), False  # due now, whatever was before
+        return found
 
     def search(self, place: int) -> int | None:
         """The first good record at or after `place` that may be believed (the module's docstring)."""
         broken = self._flush.next_to_break
-        budget = self._bytes_checked + _WORK * self._stream.size
         rest_of_broken: int | None = None
         for candidate in self._candidates(place):
             (low,) = _FLUSH.unpack(self._stream.read(candidate + _FLUSH_OFFSET, _FLUSH.size))
@@ -190,19 +218,23 @@ class Version2Records(JournalRecords):
             if number < broken or (number == broken and rest_of_broken is not None):
                 continue
             header = self._header(candidate)
-            if header is None or (self._bytes_checked > budget and header.size > _CHEAP_RECORD):
+            if header is None:
                 continue
-            if self.examine(candidate).problem is not None:
+            if super().examine(candidate).problem is not None:
                 continue
             if number > broken:
                 return candidate if rest_of_broken is None else rest_of_broken
             rest_of_broken = candidate
         return None
 
-    def begins_record(self, _place: int, verdict: Verdict) -> bool:
+    def can_verify(self, place: int) -> bool:
+        """Whether the salt is known of the file in which `place` lies."""
+        return self._files[place // self._stream.data_size].header is not None
+
+    def begins_record(self, place: int, verdict: Verdict) -> bool:
         """Whether the broken record is of a later flush than the last good one."""
         header = verdict.header
-        if verdict.stale or not isinstance(header, RecordHeader):
+        if verdict.stale or not isinstance(header, RecordHeader) or not self.can_verify(place):
             return False
         return self._flush.expand(header.flush) > self._flush.number
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from formats.qls.file_header import FILE_HEADER_SIZE
+from formats.rhm.records import Kind
 from store.damage import Damage
 from store.disk import OsDisk
 from store.layout import StoreKind, UnusableInputError
@@ -185,12 +186,55 @@ def test_a_lost_file_in_the_middle(store: Path) -> None:
     paths[1].unlink()
     result = recovered(store)
     assert rids(result) == [1, 2, 3, 4, *range(9, 17)]
-    link, gap = result.store.damage
+    link = only(result)
     assert link.file == str(store / "qls/jrnl2/q1" / paths[1].name)
     assert "link to a file that is not in the store" in link.what
-    assert gap == Damage(
-        str(store / "qls/jrnl2/q1"), None, None, "file 2 is missing", "records that stood in it are lost"
-    )
+
+
+@pytest.mark.parametrize("sizes", [[3000, 3000, 3000, 3000], [6000, 500, 6000, 500], [500, 9000, 500, 500]])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_file_breaks_the_chain(store: Path, sizes: list[int], lost: int) -> None:
+    """Neither the file nor its link is there; a record that went on in it, or from it, shows that it was."""
+    builder = queue_of("q1", *(bytes([65 + index]) * size for index, size in enumerate(sizes)))
+    paths = written(builder, store)
+    paths[lost].unlink()
+    (store / "qls/jrnl2/q1" / paths[lost].name).unlink()
+    result = recovered(store)
+    whole = []
+    for record in builder.records:
+        last, _ = builder.place(record.position + record.size - 1)
+        if record.header.kind is Kind.ENQUEUE and lost not in range(record.file, last + 1):
+            whole.append(record.header.rid)
+    assert rids(result) == whole
+    whats = [damage.what for damage in result.store.damage if damage.file == str(store / "qls/jrnl2/q1")]
+    assert whats == ([f"file {lost + 1} is missing"] if lost < len(paths) - 1 else [])
+
+
+def test_numbers_that_a_restart_left_out_are_no_damage(store: Path) -> None:
+    """A record had reached into files 2 and 3 when qpidd was killed; it went on with file 4, over the torn record."""
+    first, second = LinearBuilder("q1", KIB), LinearBuilder("q1", KIB, 4, seed=1)
+    first.enqueue(1, b"before")
+    record = first.enqueue(9, bytes(5000))
+    second.enqueue(10, b"after")
+    content = first.files()
+    begin = content[0]
+    rest = first.files()[1][FILE_HEADER_SIZE : FILE_HEADER_SIZE + record.position + record.size - SIZE]
+    next_file = bytearray(second.files()[0])
+    next_file[FILE_HEADER_SIZE + len(rest) :] = next_file[FILE_HEADER_SIZE : FILE_HEADER_SIZE + SIZE - len(rest)]
+    next_file[FILE_HEADER_SIZE : FILE_HEADER_SIZE + len(rest)] = rest
+    next_file[40:48] = struct.pack("<Q", FILE_HEADER_SIZE + len(rest))
+    first.write(store)
+    second.write(store)
+    paths = sorted(taken(store).iterdir())
+    for path in paths:
+        number = struct.unpack_from("<Q", path.read_bytes(), 64)[0]
+        if number == 2:
+            path.write_bytes(reset_file(KIB))
+        path.write_bytes({1: begin, 4: bytes(next_file)}.get(number, path.read_bytes()))
+    result = recovered(store)
+    assert result.store.damage == []
+    assert rids(result) == [1, 9, 10]
+    assert any("files 2 to 3 are missing before it, though the records go on" in each for each in result.store.notices)
 
 
 def test_a_lost_link_does_not_lose_the_file(store: Path) -> None:
@@ -211,14 +255,29 @@ def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
     assert [entry.what for entry in result.store.damage] == ["the journal's directory has no link to it"] * 3
 
 
-def test_a_file_on_its_way_back_is_not_read(store: Path) -> None:
+def test_a_file_on_its_way_back_is_no_damage(store: Path) -> None:
     """The head of the line, unlinked by a broker that was killed before it could give the file back."""
-    paths = written(line_of(3), store)
+    line = line_of(3)
+    for rid in range(1, 5):
+        line.dequeue(100 + rid, rid)
+    paths = written(line, store)
     (store / "qls/jrnl2/q1" / paths[0].name).unlink()
     result = recovered(store)
     assert result.store.damage == []
     assert rids(result) == list(range(5, 13))
     assert any("was on its way to the pool" in notice for notice in result.store.notices)
+
+
+def test_the_head_of_a_line_that_lost_its_link(store: Path) -> None:
+    """A file whose messages are outstanding is not given back."""
+    paths = written(line_of(3), store)
+    for path in paths[:2]:
+        (store / "qls/jrnl2/q1" / path.name).unlink()
+    result = recovered(store)
+    assert rids(result) == list(range(1, 13))
+    assert [damage[:4] for damage in result.store.damage] == [
+        (str(path), None, None, "the journal's directory has no link to it") for path in paths[:2]
+    ]
 
 
 def test_a_file_of_another_queue(store: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_lost_catalogue_is_damage_and_the_queues_come_from_the_journals(builde
     assert states(result) == {"orders": [], "bills": [(rid, LIVE)]}
     assert {queue.name: queue.record for queue in result.queues} == {"orders": ORDERS, "bills": BILLS}
     (damage,) = result.store.damage
-    assert damage.file == str(builder.rhm / "catalogue")
+    assert damage.file == str(builder.rhm / "catalogue/CURRENT")
     assert "the queues are those of the journals" in damage.consequence
 
 
@@ -253,7 +253,16 @@ def test_a_lost_prepared_list_tells_what_that_means(builder: StoreBuilder) -> No
     (damage,) = [damage for damage in recovered(path).store.damage if damage.file == f"{builder.rhm}/tpl"]
     assert "count as never prepared" in damage.consequence
     shutil.rmtree(builder.rhm / "tpl")
-    result = recovered(path)
+    (damage,) = recovered(path).store.damage
+    assert damage[:3] == (str(path), None, None)
+    assert damage.what == "there is no transaction prepared list, though journals hold transactions"
+    assert "count as never prepared" in damage.consequence
+
+
+def test_a_journal_by_itself_may_have_no_prepared_list(builder: StoreBuilder, tmp_path: Path) -> None:
+    builder.orders.enqueue(b"m", xid=BRANCH)
+    shutil.copytree(builder.write() / "rhm/jrnl/1", tmp_path / "alone")
+    result = recovered(tmp_path / "alone")
     assert result.store.damage == []
     assert any("no transaction prepared list at hand" in notice for notice in result.store.notices)
 

@@ -46,7 +46,7 @@ def test_resolution(two_phase: bool, operations: list[tuple[bool, int, int]], ou
 
 @pytest.mark.parametrize(("flags", "outcome"), [(COMMIT_DECISION, Outcome.COMMITTING), (0, Outcome.ABORTING)])
 def test_only_the_decision_is_left(flags: int, outcome: Outcome) -> None:
-    assert resolve([(DEQUEUE, 5, flags)], two_phase=False) == [PreparedTransaction(XID, None, False, outcome)]
+    assert resolve([(DEQUEUE, 5, flags)], two_phase=False) == [PreparedTransaction(XID, None, None, outcome)]
 
 
 def test_an_xid_used_again_is_undecided_again() -> None:

@@ -90,7 +90,7 @@ class LinearBuilder:
         self.headers: list[FileHeader] = []
         self.records: list[PlacedRecord] = []
         self.position = 0
-        self._random = random.Random(f"{seed} {partition} {queue_name}")
+        self._random = random.Random(f"{seed} {partition} {queue_name}".encode("utf-8", "surrogateescape"))
         self._names: list[str] = []
         self._contents: list[bytearray] = []
 

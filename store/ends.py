@@ -1,0 +1,72 @@
+"""Both ends of a journal: what a crash leaves there, and what none can.
+
+At the end of a journal there may be a torn record or flush. Where nothing was ever written behind the end, bytes that
+are no record may be what a torn write left, or a record that was damaged: nothing tells. But a version-2 store that was
+closed cleanly ends each journal with a seal.
+
+A linearstore journal gives the files at its head back as soon as no message in them is needed: it removes the link, and
+then the file. A file that no link leads to, and whose messages are outstanding, has lost its link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from formats.rhm.geometry import BLOCK_SIZE
+from store.damage import Damage
+from store.journal.directory import data_path
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
+from store.journal.line import NO_LINK, Line
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery
+
+
+def unexplained_end(journal: Journal, end: JournalEnd) -> Iterator[str]:
+    """A notice, if there are bytes behind the end of a journal where there should be none."""
+    if end.torn or journal.format is JournalFormat.LINEAR or not journal.holds_everything:
+        return
+    if journal.stream.read(end.place, BLOCK_SIZE).strip(b"\0"):
+        file, offset = journal.stream.locate(end.place)
+        yield (
+            f"{file.path}: the journal ends at 0x{offset:x}, before bytes that are no record of it ({end.what}): "
+            "what a torn write left, or a record that was damaged; what stood there is lost"
+        )
+
+
+def missing_seal(journal: Journal, end: JournalEnd) -> Iterator[Damage]:
+    """Damage, if a version-2 journal of a store that was closed cleanly, otherwise sound, does not end with a seal."""
+    if journal.format is not JournalFormat.VERSION_2 or end.sealed:
+        return
+    what = f"the store was closed cleanly, and the journal ends without a seal: {end.what}"
+    consequence = "records that stood there are lost"
+    files = journal.files
+    if end.place < journal.stream.size:
+        file, offset = journal.stream.locate(end.place)
+        yield Damage(file.path, offset, end.rid, what, consequence)
+    else:
+        path = data_path(journal.path, journal.base_name, (files.files[-1].number + 1) % files.geometry.files)
+        yield Damage(path, files.geometry.header_size, None, what, consequence)
+
+
+def unlinked_head(journal: Journal, recovery: JournalRecovery) -> tuple[list[Damage], list[str]]:
+    """Damage and notices about files at a line's head that no link leads to; once transactions are resolved."""
+    damage: list[Damage] = []
+    notices: list[str] = []
+    line = journal.files
+    if not isinstance(line, Line) or not line.unlinked_head:
+        return damage, notices
+    needed = [place for _, place, _ in recovery.messages.in_place_order()][:1]
+    needed += [each.place for transaction in recovery.transactions for each in transaction]
+    first_needed = min(needed, default=journal.stream.size) // journal.stream.data_size
+    for index, file in enumerate(line.files):
+        if file.path not in line.unlinked_head:
+            continue
+        if index < first_needed:
+            notices.append(
+                f"{file.path}: file {file.number}, which its journal had given back, was on its way to the pool"
+            )
+        else:
+            consequence = "it is read in its place, since messages in it or before it are outstanding"
+            damage.append(Damage(file.path, None, None, NO_LINK, consequence))
+    return damage, notices

@@ -1,0 +1,112 @@
+"""Whose the files of a ring are, and which: what their headers say, held against their names and each other.
+
+A header's number may be wrong, or the header another file's; or whole files were exchanged, and their headers tell
+which is which; or one was copied over another, or taken from another journal. A file that does not belong where it lies
+is left out: to read it would bring back what was consumed long ago, or was never this queue's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from formats.rhm.file_header import FILE_NUMBER_OFFSETS, FileHeader
+from formats.rhm.jinf import JournalInfo
+from store.damage import Damage
+from store.journal.order import RingFile
+
+_NOT_USED = "the name is believed, and the header not used"
+
+
+def leave_out_strangers(
+    files: Sequence[RingFile], version: int, info: JournalInfo | None, damage: list[Damage]
+) -> None:
+    """Leave out files of another version, or (version 2) of another queue or incarnation.
+
+    Args:
+        files: the files of the ring.
+        version: that of the journal.
+        info: what the info file says; without it the majority of the files decides.
+        damage: takes what is wrong.
+    """
+    identities = Counter(identity(file.header) for file in files if file.header and file.header.version == version)
+    own = (info.queue_id, info.incarnation) if info is not None else None
+    believed = own if own in identities else next(iter(dict(identities.most_common(1))), None)
+    for file in files:
+        if file.header is None:
+            continue
+        if file.header.version != version:
+            what = f"file header of version {file.header.version} in a journal of version {version}"
+        elif believed is not None and identity(file.header) != believed:
+            what = (
+                f"file of queue id {file.header.queue_id}, incarnation {file.header.incarnation} in the journal "
+                f"of queue id {believed[0]}, incarnation {believed[1]}"
+            )
+        else:
+            continue
+        damage.append(Damage(file.path, 0, None, what, "its records belong elsewhere and are not read"))
+        file.leave_out()
+
+
+def identity(header: FileHeader) -> tuple[int, int]:
+    """Version 2: queue id and incarnation."""
+    return header.queue_id, header.incarnation
+
+
+def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]:
+    """The files of a ring in the order of their numbers, which are not always those of their names."""
+    if len(files) == 1:
+        return list(files)  # alone, a file has no name that its number could contradict
+    for file in files:
+        _believe_second_number(file, damage)
+    places = {file.number: file for file in files if file.header is not None and _number(file) == file.number}
+    moved = [file for file in files if file.header is not None and _number(file) != file.number]
+    all_go = all(file.goes_with_header for file in moved)
+    for file in moved:
+        assert file.header is not None
+        number, offset = _number(file), FILE_NUMBER_OFFSETS[file.header.version]
+        what = f"header says that this is file {number}, its name says {file.number}"
+        if number >= len(files) or not (file.goes_with_header if file.header.version == 2 else all_go):
+            consequence = _NOT_USED
+            file.header = None
+        elif number in places:
+            consequence = f"it is not read, since there is a file {number}; what file {file.number} held is lost"
+            file.leave_out()
+        else:
+            consequence = "the header is believed, since the records go with it"
+            places[number] = file
+        damage.append(Damage(file.path, offset, None, what, consequence))
+    rest = [file for file in files if places.get(_number(file)) is not file]
+    for file in list(rest):
+        if places.setdefault(file.number, file) is file:
+            rest.remove(file)
+    free = (place for place in range(len(files)) if place not in places)
+    places.update(dict(zip(list(free), rest, strict=True)))
+    return [places[place] for place in range(len(files))]
+
+
+def _number(file: RingFile) -> int:
+    return file.number if file.header is None else file.header.file_number
+
+
+def _believe_second_number(file: RingFile, damage: list[Damage]) -> None:
+    """Version 1 has the number twice in the header: where the second one agrees with the name, the first is wrong."""
+    header = file.header
+    if header is None or header.version != 1 or header.file_number == file.number:
+        return
+    if header.logical_number != file.number:
+        return
+    what = f"header says that this is file {header.file_number}, its name and its logical number say {file.number}"
+    damage.append(Damage(file.path, FILE_NUMBER_OFFSETS[1], None, what, "the name is believed"))
+    file.header = replace(header, file_number=file.number)
+
+
+def tell_zeros(placed: Sequence[RingFile], damage: list[Damage]) -> None:
+    """Report files that are all zeros, as if never written, though one that comes after them was."""
+    last = max((place for place, file in enumerate(placed) if file.header is not None), default=0)
+    for file in placed[:last]:
+        if not file.used:
+            what = f"file is all zeros, as if never written, though file {placed[last].number} was"
+            damage.append(Damage(file.path, 0, None, what, "records that stood in it are lost"))
+            file.leave_out()

@@ -1,0 +1,119 @@
+"""What lies beside a store's journals: its catalogue, or qpidd's Berkeley DB environment, and version 2's STORE file.
+
+A version-2 store always has both its catalogue and its STORE file. Of qpidd's stores the journals alone may be at hand:
+then the names of the queues come from them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from formats.rhm import store_file
+from store.berkeley import read_environment
+from store.catalogue import Catalogue
+from store.damage import Damage
+from store.disk import Disk, read_whole
+from store.key_value import CatalogueError, open_copy
+from store.layout import StoreKind, StoreLayout
+from store.wiring import Wiring, catalogue_wiring, environment_wiring
+
+_LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
+_NOT_CLEAN: Final = "the store counts as not closed cleanly"
+_ROCKSDB_FILE: Final = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What was read beside the journals.
+
+    Attributes:
+        wiring: queues, exchanges and so on; None where there is no catalogue, or it is lost.
+        rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
+        closed_cleanly: version 2: whether the STORE file says so.
+        damage: what is wrong.
+        notices: one line each: what a user should know, and no damage.
+    """
+
+    wiring: Wiring | None = None
+    rid_high_water: int | None = None
+    closed_cleanly: bool = False
+    damage: list[Damage] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def read_surroundings(disk: Disk, layout: StoreLayout) -> Surroundings:
+    """Read what `layout` has beside its journals."""
+    found = Surroundings()
+    if layout.environment is not None:
+        _read_environment(disk, layout.environment, found)
+    elif layout.catalogue is not None:
+        _read_catalogue(layout.catalogue, found)
+    elif layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR):
+        found.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
+    if layout.kind is StoreKind.VERSION_2:
+        _read_store_file(disk, layout, found)
+    if found.wiring is not None:
+        found.damage.extend(found.wiring.damage)
+        found.notices.extend(found.wiring.notices)
+    return found
+
+
+def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
+    try:
+        found.wiring = environment_wiring(read_environment(disk, directory), directory)
+    except OSError as error:
+        found.damage.append(Damage(directory, None, None, f"cannot be read: {error.strerror}", _LOST_WIRING))
+
+
+def _read_catalogue(directory: str, found: Surroundings) -> None:
+    try:
+        key_value = open_copy(Path(directory))
+    except CatalogueError as error:
+        found.damage.append(_located(Damage(directory, None, None, str(error), _LOST_WIRING)))
+        return
+    try:
+        catalogue = Catalogue(key_value)
+        wiring = catalogue_wiring(catalogue, directory)
+        wiring.damage[:] = map(_located, wiring.damage)
+        found.wiring = wiring
+        found.rid_high_water = _reserved(catalogue, directory, found.damage)
+    except CatalogueError as error:
+        found.damage.append(_located(Damage(directory, None, None, str(error), _LOST_WIRING)))
+    finally:
+        key_value.close()
+
+
+def _located(damage: Damage) -> Damage:
+    """Damage in the catalogue, told of the file that the text names, if it names one."""
+    name = _ROCKSDB_FILE.search(damage.what)
+    return damage if name is None else damage._replace(file=posixpath.join(damage.file, name[0]))
+
+
+def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int | None:
+    try:
+        return catalogue.rid_high_water()
+    except CatalogueError as error:
+        damage.append(Damage(directory, None, None, str(error), "record ids go on above the highest in use"))
+        return None
+
+
+def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> None:
+    path = layout.store_file
+    if path is None:
+        root = posixpath.dirname(layout.catalogue or layout.path)
+        found.damage.append(Damage(root, None, None, "there is no STORE file", _NOT_CLEAN))
+        return
+    if layout.catalogue is None:
+        found.damage.append(Damage(posixpath.dirname(path), None, None, "there is no catalogue", _LOST_WIRING))
+    try:
+        content = store_file.decode(read_whole(disk, path, store_file.MAX_SIZE + 1))
+    except (store_file.StoreFileError, OSError) as error:
+        found.damage.append(Damage(path, None, None, str(error), _NOT_CLEAN))
+        return
+    found.closed_cleanly = content.clean_close
+    if not content.clean_close:
+        found.notices.append(f"{path}: the store was not closed cleanly")

@@ -1,0 +1,315 @@
+"""Stores with known content, copies of them with damage planted, and what `qstore-check` and `qstore-dump` make of it.
+
+A `Plant` is damage with all that must follow from it: what is reported, and which messages and transactions change.
+What is not named must not change, and nothing else may be reported.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from click.testing import CliRunner
+
+from formats.rhm.geometry import BLOCK_SIZE
+from tests.support.dump import Dump, Line, dump
+from tests.support.known_history import LEFT, OUTSTANDING, XIDS, History
+from tools.qstore_check import command
+
+# ---- stores ----
+
+
+class Spot(NamedTuple):
+    """A file, or directory, below the store, and an offset in it."""
+
+    file: str
+    offset: int | None
+
+
+@dataclass(frozen=True)
+class Original:
+    """An undamaged store.
+
+    Attributes:
+        path: its directory.
+        histories: "orders", "bills" and "prepared".
+        files: of each the files, in the order of their numbers, below `path`.
+        header_size, data_size: bytes of a file's header and, of each journal, of its data area.
+    """
+
+    path: Path
+    histories: Mapping[str, History]
+    files: Mapping[str, Sequence[str]]
+    header_size: int
+    data_sizes: Mapping[str, int]
+
+    @cached_property
+    def before(self) -> Mapping[tuple[str, int], Line]:
+        """The message lines of `qstore-dump`, by queue and record id."""
+        lines = dump(self.path, "--outstanding", "--json").lines("message")
+        return {(line["queue"], line["rid"]): line for line in lines}
+
+    def history_of(self, record: str) -> tuple[str, History]:
+        """The journal in which a record is."""
+        (found,) = [(name, history) for name, history in self.histories.items() if record in history.records]
+        return found
+
+    def spot(self, record: str, at: int = 0) -> Spot:
+        """Byte `at` of a record, which may go on in another file."""
+        journal, history = self.history_of(record)
+        number, offset = history.builder.place(history.records[record].position + at)
+        return Spot(self.files[journal][number], offset)
+
+    def copy(self, path: Path) -> Planted:
+        """A private copy; what is not damaged in it is shared."""
+        shutil.copytree(self.path, path, copy_function=os.link, symlinks=True)
+        return Planted(self, path)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A private copy of a store, to be damaged."""
+
+    original: Original
+    path: Path
+
+    def read(self, file: str) -> bytearray:
+        return bytearray((self.path / file).read_bytes())
+
+    def write(self, file: str, content: bytes | bytearray) -> None:
+        """Give a file another content; the original keeps its own."""
+        (self.path / file).unlink(missing_ok=True)
+        (self.path / file).write_bytes(content)
+
+    def patch(self, spot: Spot, content: bytes) -> None:
+        """Overwrite bytes of a file."""
+        assert spot.offset is not None
+        whole = self.read(spot.file)
+        whole[spot.offset : spot.offset + len(content)] = content
+        self.write(spot.file, whole)
+
+    def flip(self, spot: Spot, mask: int = 1) -> None:
+        assert spot.offset is not None
+        self.patch(spot, bytes([self.read(spot.file)[spot.offset] ^ mask]))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, a link, or a directory with all that is in it."""
+        path = self.path / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+# ---- what is planted, and what must follow ----
+
+Where = str | tuple[str, int] | tuple[str, int, int | None] | Spot
+
+
+class Finding(NamedTuple):
+    """A damage that must be reported.
+
+    Attributes:
+        where: a record's name, or that and an offset in it; a journal, the number of a file and an offset in that; or a
+            spot.
+        what, consequence: parts of the two texts.
+    """
+
+    where: Where
+    what: str
+    consequence: str
+
+
+@dataclass(frozen=True)
+class Plant:
+    """Damage, and what must follow.
+
+    Attributes:
+        name: what it is.
+        do: plants it.
+        findings: what must be reported, in any order, and nothing else.
+        changes: name of a message or transaction -> its new state, None where it is lost; nothing else changes.
+        careful: what is reported with --paranoid besides.
+        spoiled: messages that are shown, and not as they were.
+        notice: part of a notice.
+    """
+
+    name: str
+    do: Callable[[Planted], None]
+    findings: Sequence[Finding] = ()
+    changes: Mapping[str, str | None] = field(default_factory=dict)
+    careful: Sequence[Finding] = ()
+    spoiled: Sequence[str] = ()
+    notice: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def spot_of(original: Original, where: Where) -> Spot:
+    """The place that `where` means."""
+    if isinstance(where, Spot):
+        return where
+    if isinstance(where, str):
+        return original.spot(where)
+    if len(where) == 2:
+        return original.spot(*where)
+    return Spot(original.files[where[0]][where[1]], where[2])
+
+
+def flip(where: Where, mask: int = 1) -> Callable[[Planted], None]:
+    """Plants flipped bits."""
+    return lambda planted: planted.flip(spot_of(planted.original, where), mask)
+
+
+#: One flipped bit: its name, the byte, the bit, the offset that is told, and parts of the texts; {} is the kind.
+Row = tuple[str, int, int, int, str, str]
+SKIPPED: Final = "are skipped; the records after them are read"
+
+
+def flips(record: str, kind: str, rows: Sequence[Row], changes: Mapping[str, str | None]) -> Iterator[Plant]:
+    """One plant for each row, with the same changes."""
+    for name, at, mask, told, what, consequence in rows:
+        finding = Finding((record, told), what.format(kind), consequence)
+        yield Plant(f"{record}: {name}", flip((record, at), mask), [finding], changes)
+
+
+def zero(where: Where, count: int) -> Callable[[Planted], None]:
+    """Plants zeros."""
+    return lambda planted: planted.patch(spot_of(planted.original, where), bytes(count))
+
+
+def copy_record(source: str, target: str) -> Callable[[Planted], None]:
+    """Plants a whole record in another one's place."""
+
+    def do(planted: Planted) -> None:
+        records = [planted.original.history_of(name)[1].records[name] for name in (source, target)]
+        size: int = records[0].header.size
+        assert size == records[1].header.size
+        at = planted.original.spot(source)
+        assert at.offset is not None
+        planted.patch(planted.original.spot(target), planted.read(at.file)[at.offset : at.offset + size])
+
+    return do
+
+
+def exchange(one: tuple[str, int], other: tuple[str, int]) -> Callable[[Planted], None]:
+    """Exchanges the contents of two files, each given by its journal and number."""
+
+    def do(planted: Planted) -> None:
+        names = [planted.original.files[journal][number] for journal, number in (one, other)]
+        contents = [planted.read(name) for name in names]
+        planted.write(names[0], contents[1])
+        planted.write(names[1], contents[0])
+
+    return do
+
+
+def lost(*names: str) -> dict[str, str | None]:
+    """These messages are lost."""
+    return dict.fromkeys(names)
+
+
+def back(*names: str) -> dict[str, str | None]:
+    """These messages are delivered again."""
+    return dict.fromkeys(names, OUTSTANDING)
+
+
+def resize(journal: str, number: int, size: int) -> Callable[[Planted], None]:
+    """Cuts a file off, or makes it longer."""
+
+    def do(planted: Planted) -> None:
+        file = planted.original.files[journal][number]
+        planted.write(file, bytes(planted.read(file)[:size].ljust(size, b"\0")))
+
+    return do
+
+
+# ---- what is made of it ----
+
+
+def check(*arguments: str | os.PathLike[str]) -> Dump:
+    """Run `qstore-check --json` in this process. An exception that it lets out is raised here."""
+    result = CliRunner().invoke(command, ["--json", *map(os.fspath, arguments)], catch_exceptions=False)
+    return Dump(result.exit_code, result.stdout_bytes, result.stderr_bytes)
+
+
+def examine(original: Original, plant: Plant, path: Path) -> None:
+    """Plant the damage in a copy at `path`, and assert that all of `plant` is found, and nothing else."""
+    planted = original.copy(path)
+    plant.do(planted)
+    checked, careful = check(path), check("--paranoid", path)
+    assert_findings(planted, checked, plant.findings)
+    assert_findings(planted, careful, [*plant.findings, *plant.careful])
+    if plant.notice:
+        assert any(plant.notice in line["text"] for line in checked.lines("notice")), checked.lines("notice")
+    shown = dump(path, "--outstanding", "--json")
+    of_dump = [line for line in shown.lines("damage") if "message header cannot" not in line["what"]]
+    assert [line for line in of_dump if line not in checked.lines("damage")] == []
+    expected = {**LEFT, **plant.changes}
+    assert states(original, shown, plant.spoiled) == {
+        name: state for name, state in expected.items() if state is not None
+    }
+
+
+def assert_findings(planted: Planted, checked: Dump, findings: Sequence[Finding]) -> None:
+    """The damage that was reported is what should be: each at its file and offset, with its texts, and no other."""
+    found = checked.lines("damage")
+    prefix = f"{planted.path}/"
+    told = [f"{line['file'].removeprefix(prefix)} {line['offset']} {line['what']}" for line in found]
+    assert len(found) == len(findings), told
+    for finding in findings:
+        file, offset = spot_of(planted.original, finding.where)
+        fitting = [
+            line
+            for line in found
+            if (line["file"], line["offset"]) == (str(planted.path / file), offset)
+            and finding.what in line["what"]
+            and finding.consequence in line["consequence"]
+        ]
+        assert len(fitting) == 1, (finding, found)
+        assert_skip_adds_up(planted.original, file, fitting[0])
+    assert checked.code == (1 if findings else 0)
+    (store,) = checked.lines("store")
+    assert store["damage"] == len(findings)
+
+
+def assert_skip_adds_up(original: Original, file: str, damage: Line) -> None:
+    """Where blocks are skipped, as many lie between the damage and the place that is told."""
+    skipped = re.match(r"(\d+) blocks, up to 0x([0-9a-f]+)(?: of file (\d+))?, are skipped", damage["consequence"])
+    if skipped is None:
+        return
+    (journal,) = [name for name, files in original.files.items() if file in files]
+    blocks, end = int(skipped[1]), int(skipped[2], 16)
+    size = original.data_sizes[journal]
+    distance = end - damage["offset"]
+    if skipped[3] is not None:
+        distance += size  # it goes on in another file; no test skips a whole one besides
+    assert blocks * BLOCK_SIZE % size == distance % size, damage
+
+
+def states(original: Original, shown: Dump, spoiled: Sequence[str] = ()) -> dict[str, str]:
+    """Name -> state of the messages and transactions that are shown; messages intact, but the spoiled, and in order."""
+    found: dict[str, str] = {}
+    for history in original.histories.values():
+        names = {history.records[name].header.rid: name for name in history.messages}
+        lines = shown.messages(history.queue)
+        for line in lines:
+            rid = line["rid"]
+            name = names.get(rid, f"{history.queue} {rid}")
+            found[name] = line["state"]
+            if rid in names:
+                told = original.before.get((history.queue, rid), line)
+                is_as_it_was = {**line, "state": "", "xid": ""} == {**told, "state": "", "xid": ""}
+                assert (is_as_it_was and line["body"] == history.bodies[rid]) == (name not in spoiled), name
+        known = [line["rid"] for line in lines if line["rid"] in names]
+        assert known == sorted(known), f"{history.queue} is out of order"
+    xids = {xid.hex(): name for name, xid in XIDS.items()}
+    found.update({xids.get(line["xid"], line["xid"]): line["state"] for line in shown.lines("transaction")})
+    return found

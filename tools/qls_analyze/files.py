@@ -1,0 +1,111 @@
+"""The files of one journal: found, their headers read, put in the order of their numbers.
+
+A journal's directory holds links, absolute ones, into the `in_use` directories of the store's pools. In a copy of a
+store they point nowhere, or worse, into another store. So a link's file is looked for by its name, which is a UUID,
+among the taken files of the store itself, and only then where the link points.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from formats.qls.errors import QlsError
+from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, FileHeader, decode_file_header
+from store.disk import Disk
+from store.file_pool import PooledFile
+from tools.qls_analyze.problems import Problems
+
+SUFFIX: Final = ".jrnl"  # of the names that are looked at
+
+
+class JournalFile(NamedTuple):
+    """A file that was written to.
+
+    Attributes:
+        name: in the journal's directory.
+        path: where it is read.
+        header: its header.
+        size: bytes that it has.
+    """
+
+    name: str
+    path: str
+    header: FileHeader
+    size: int
+
+    @property
+    def number(self) -> int:
+        """Its number in the journal."""
+        return self.header.file_number
+
+    @property
+    def present(self) -> int:
+        """Bytes of its data area that are there."""
+        return min(max(self.size - DATA_OFFSET, 0), self.header.data_size)
+
+
+def read_files(disk: Disk, directory: str, taken: Mapping[str, PooledFile], problems: Problems) -> list[JournalFile]:
+    """The files of the journal in `directory` that were written to, by number.
+
+    A file that cannot be read or has no usable header is left out and told; so is the second one with a number. A
+    number that is missing means nothing: after a crash qpidd may leave some out.
+
+    Args:
+        disk: where to read.
+        directory: the journal's directory.
+        taken: the store's taken files by name.
+        problems: takes what is wrong.
+    """
+    found: dict[int, JournalFile] = {}
+    for file in _written(disk, directory, taken, problems):
+        other = found.setdefault(file.number, file)
+        if other is not file:
+            what = f"file number 0x{file.number:x}, which {other.path} has too; it is not read"
+            problems.add(file.path, what)
+    return [found[number] for number in sorted(found)]
+
+
+def _written(disk: Disk, directory: str, taken: Mapping[str, PooledFile], problems: Problems) -> Iterator[JournalFile]:
+    try:
+        names = disk.names(directory)
+    except OSError as error:
+        problems.add_os_error(error, directory)
+        return
+    for name in names:
+        if not name.endswith(SUFFIX):
+            continue
+        path = posixpath.join(directory, name)
+        try:
+            if name in taken and disk.link_target(path) is not None:
+                path = taken[name].path
+            elif not disk.is_file(path):
+                target = disk.link_target(path)
+                problems.add(path, "no regular file" if target is None else f"link to {target}, which is not there")
+                continue
+            file = _read_file(disk, name, path, problems)
+        except OSError as error:
+            problems.add_os_error(error, path)
+        except QlsError as error:
+            problems.add(path, error.what)
+        else:
+            if file is not None:
+                yield file
+
+
+def _read_file(disk: Disk, name: str, path: str, problems: Problems) -> JournalFile | None:
+    """The file, or None if it was taken from the pool and never written to."""
+    opened = disk.open(path)
+    try:
+        header = decode_file_header(opened.read(0, FILE_HEADER_SIZE))
+        size = opened.size
+    finally:
+        opened.close()
+    if header.is_reset:
+        return None
+    if not header.file_number:
+        raise QlsError("file header without a file number", 64)
+    if size < header.file_size:
+        problems.add(path, f"file has {size} bytes, its header tells {header.file_size}")
+    return JournalFile(name, path, header, size)

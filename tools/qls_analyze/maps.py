@@ -1,0 +1,202 @@
+"""What is enqueued, which transactions are open, and how many records there were, by the rules of the original.
+
+    transient enqueue         counts, and is nothing else, with a transaction id or without
+    enqueue                   goes into the map of enqueued records; one that is there already is an error
+    enqueue, transactional    waits in its transaction
+    dequeue                   takes the record out of the map, locked or not; not there: a warning
+    dequeue, transactional    waits in its transaction, and locks the record; not in the map: a warning, but not in the
+                              prepared list, where that is as it should be
+    commit                    does what waits, in order
+    abort                     forgets what waits
+    commit, abort             of an unknown transaction: a warning
+
+A file's number of enqueued records counts those that wait, too. Both maps hold places, not records: 17 bytes for each
+that remains.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from formats.qls.records import RecordHeader
+from formats.rhm.records import COMMIT_DECISION, TRANSIENT, Kind
+from store.journal.enqueue_map import EnqueueMap
+from tools.store_chk.maps import Xid, xid_key
+from tools.store_chk.text import Read
+
+# What is kept of each operation of a transaction besides its place and rid.
+ENQUEUE: Final = 1
+WARNED: Final = 2  # its record was not in the map
+DECIDED_COMMIT: Final = 4  # a dequeue in the prepared list: the decision is commit
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many records of which kind there were.
+
+    Attributes:
+        records: all that began, the torn one at the end too.
+        transient, fillers: of these kinds.
+        enqueues, dequeues: transactional or not, the transient ones left out.
+        transactional_enqueues, transactional_dequeues: of these, with a transaction id.
+        commits, aborts: ends of transactions.
+    """
+
+    records: int = 0
+    transient: int = 0
+    fillers: int = 0
+    enqueues: int = 0
+    dequeues: int = 0
+    transactional_enqueues: int = 0
+    transactional_dequeues: int = 0
+    commits: int = 0
+    aborts: int = 0
+
+    @property
+    def transactional(self) -> int:
+        """Records of transactions: operations and ends."""
+        return self.operations + self.commits + self.aborts
+
+    @property
+    def operations(self) -> int:
+        """Enqueues and dequeues of transactions."""
+        return self.transactional_enqueues + self.transactional_dequeues
+
+
+class OpenTransaction(NamedTuple):
+    """What waits for the end of one transaction, in journal order: three arrays of the same length.
+
+    Attributes:
+        places: where the records are.
+        rids: of an enqueue, its own; of a dequeue, that which it removes.
+        marks: ENQUEUE, WARNED, DECIDED_COMMIT, put together.
+    """
+
+    places: array[int]
+    rids: array[int]
+    marks: bytearray
+
+
+class Maps:
+    """The state of a journal after the records that were applied.
+
+    Args:
+        files: number of the journal's files.
+        file_index: gives the index of the file in which a place lies.
+        is_prepared_list: whether the journal is the transaction prepared list.
+
+    Attributes:
+        counts: of the records.
+        enqueued: rid → place of the records that were enqueued and not dequeued.
+        in_file: how many enqueued and waiting records begin in each file.
+        transactions: those that are open, in the order of their first records.
+    """
+
+    def __init__(self, files: int, file_index: Callable[[int], int], *, is_prepared_list: bool = False) -> None:
+        self.counts = Counts()
+        self.enqueued = EnqueueMap()
+        self.in_file = array("q", bytes(8 * files))
+        self.transactions: dict[Xid, OpenTransaction] = {}
+        self._file_index = file_index
+        self._is_prepared_list = is_prepared_list
+
+    def locked(self) -> set[int]:
+        """The rids of the records that open transactions dequeue."""
+        return {
+            rid
+            for transaction in self.transactions.values()
+            for rid, marks in zip(transaction.rids, transaction.marks, strict=True)
+            if not marks & ENQUEUE
+        }
+
+    def apply(self, header: RecordHeader, place: int, xid: Read) -> bool:
+        """Take in a valid record at `place`, whose transaction id `xid` reads; False if it fits nothing before it."""
+        counts = self.counts
+        match header.kind:
+            case Kind.ENQUEUE:
+                if header.flags & TRANSIENT:
+                    counts.transient += 1
+                    return True
+                counts.enqueues += 1
+                self.in_file[self._file_index(place)] += 1
+                if not header.xid_size:
+                    self._enqueue(header.rid, place)
+                    return True
+                counts.transactional_enqueues += 1
+                self._wait(xid, header, place, header.rid, ENQUEUE)
+                return True
+            case Kind.DEQUEUE:
+                counts.dequeues += 1
+                if not header.xid_size:
+                    return self.dequeue(header.dequeued_rid)
+                counts.transactional_dequeues += 1
+                found = self._is_prepared_list or self.enqueued.get(header.dequeued_rid) is not None
+                decision = DECIDED_COMMIT if header.flags & COMMIT_DECISION else 0
+                self._wait(xid, header, place, header.dequeued_rid, decision | (0 if found else WARNED))
+                return found
+            case Kind.COMMIT:
+                counts.commits += 1
+                return self.commit(xid_key(xid, header.xid_size))
+            case _:
+                counts.aborts += 1
+                return self.abort(xid_key(xid, header.xid_size))
+
+    def commit(self, xid: Xid) -> bool:
+        """Commit a transaction; False if it is not open."""
+        transaction = self.transactions.pop(xid, None)
+        if transaction is None:
+            return False
+        for place, rid, marks in operations(transaction):
+            if marks & ENQUEUE:
+                self._enqueue(rid, place)
+            else:
+                self.dequeue(rid)
+        return True
+
+    def abort(self, xid: Xid) -> bool:
+        """Abort a transaction; False if it is not open."""
+        transaction = self.transactions.pop(xid, None)
+        if transaction is None:
+            return False
+        for place, _, marks in operations(transaction):
+            if marks & ENQUEUE:
+                self.in_file[self._file_index(place)] -= 1
+        return True
+
+    def dequeue(self, rid: int) -> bool:
+        """Take an enqueued record out of the map; False if it is not there."""
+        entry = self.enqueued.get(rid)
+        if entry is None:
+            return False
+        self.enqueued.remove(rid)
+        self.in_file[self._file_index(entry.place)] -= 1
+        return True
+
+    def _wait(self, xid: Read, header: RecordHeader, place: int, rid: int, marks: int) -> None:
+        key = xid_key(xid, header.xid_size)
+        transaction = self.transactions.get(key)
+        if transaction is None:
+            transaction = self.transactions[key] = OpenTransaction(array("Q"), array("Q"), bytearray())
+        transaction.places.append(place)
+        transaction.rids.append(rid)
+        transaction.marks.append(marks)
+
+    def _enqueue(self, rid: int, place: int) -> None:
+        before = self.enqueued.duplicate_count
+        self.enqueued.add(rid, place)
+        if self.enqueued.duplicate_count != before:  # the first one stays
+            self.in_file[self._file_index(place)] -= 1
+
+
+def operations(transaction: OpenTransaction) -> Iterator[tuple[int, int, int]]:
+    """Place, rid and marks of each operation of a transaction."""
+    return zip(*transaction, strict=True)
+
+
+def decision_of(marks: Sequence[int]) -> bool | None:
+    """What the prepared list has decided about a transaction with these operations; None if it has not."""
+    dequeues = [mark for mark in marks if not mark & ENQUEUE]
+    return all(mark & DECIDED_COMMIT for mark in dequeues) if dequeues else None

@@ -1,0 +1,77 @@
+"""What becomes of the open transactions, as qpidd's recovery would have it (formats page, sections 14.6 and 15.3).
+
+A transaction that is open in the prepared list was prepared; a dequeue there is the decision. Without one the
+transaction is committed: a restarted linearstore does so with every prepared one (section 8.4). One that is not in the
+list is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tools.qls_analyze.journal import Journal
+from tools.qls_analyze.maps import decision_of
+from tools.store_chk.maps import Xid
+
+# Decision in the prepared list -> what is said of it there, and in the queues.
+_IN_LIST: Final = {
+    None: "[Prepared, neither committed nor aborted - assuming commit]",
+    True: "[Prepared, but interrupted during commit phase]",
+    False: "[Prepared, but interrupted during abort phase]",
+}
+_IN_QUEUE: Final = {
+    None: "Assuming commit after prepare",
+    True: "Completing interrupted commit operation",
+    False: "Completing interrupted abort operation",
+}
+_IGNORED: Final = "Ignoring, not in prepared transaction list"
+
+
+def reconciliation_lines(prepared_list: Journal | None, queues: Iterable[Journal]) -> Iterator[str]:
+    """The report; nothing is changed.
+
+    Raises:
+        WalkError: somebody writes to a journal.
+        OSError: a file cannot be read.
+    """
+    prepared = prepared_list.maps.transactions if prepared_list is not None else {}
+    texts = [prepared_list.transaction_text(open_one) for open_one in prepared.values()] if prepared_list else []
+    yield "Transaction reconciliation report:"
+    yield "=================================="
+    yield f"Transaction Prepared List (TPL) contains {len(prepared)} open transaction(s):"
+    for text, transaction in zip(texts, prepared.values(), strict=True):
+        yield f"  {text} {_IN_LIST[decision_of(transaction.marks)]}"
+    yield ""
+    yield "Open transactions found in queues:"
+    yield "----------------------------------"
+    for queue in queues:
+        transactions = queue.maps.transactions
+        if transactions:
+            yield f"{queue.name} contains {len(transactions)} open transaction(s):"
+        for xid, transaction in transactions.items():
+            known = prepared.get(xid)
+            outcome = _IGNORED if known is None else _IN_QUEUE[decision_of(known.marks)]
+            yield f"  {queue.transaction_text(transaction)} - {outcome}"
+    yield ""
+    if texts:
+        yield "Creating commit records for the following prepared transactions in TPL:"
+        yield from (f"  {text}" for text in texts)
+        yield ""
+
+
+def resolve(prepared_list: Journal | None, queues: Iterable[Journal]) -> None:
+    """Commit or abort everything that is open, as the report says; the prepared list then holds nothing of it."""
+    decisions: dict[Xid, bool] = {}
+    if prepared_list is not None:
+        for xid, transaction in list(prepared_list.maps.transactions.items()):
+            decisions[xid] = decision_of(transaction.marks) is not False
+            prepared_list.maps.commit(xid)
+            prepared_list.maps.dequeue(transaction.rids[0])
+    for queue in queues:
+        for xid in list(queue.maps.transactions):
+            if decisions.get(xid, False):
+                queue.maps.commit(xid)
+            else:
+                queue.maps.abort(xid)
+        queue.check_duplicates()

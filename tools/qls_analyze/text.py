@@ -1,0 +1,163 @@
+r"""How `qpid-qls-analyze` writes transaction ids, data, headers and tails (formats page, section 15.3).
+
+What is wholly printable (ASCII, and no blank) stands in double quotes, whole if it is shorter than 50 bytes, else its
+first and last 25. Otherwise a transaction id is the hexadecimal number that its bytes, the last one first, make; data
+has `\xx`, two hex digits, for each byte that is not printable, whole up to 50 bytes, else its first and last 10. What
+is rendered is read in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from formats.qls.file_header import FileHeader
+from formats.qls.records import MAGICS, VERSION, RecordHeader, Tail
+from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
+from tools.store_chk.text import Read, time_text
+
+_SHORT: Final = 50  # bytes: what is longer is cut in the middle
+_PRINTABLE_ENDS: Final = 25  # bytes at either end that are left of what is printable ...
+_ESCAPED_ENDS: Final = 10  # ... and of what is not
+_LARGEST_XID: Final = 1024  # bytes: qpidd's have 24, those of clients 528 at most; of a larger one the ends are shown
+_CHUNK: Final = 1 << 16  # bytes looked at in one go
+_LONGEST_TEXT: Final = 1024  # bytes of a test message's text that are shown
+
+_PRINTABLE: Final = bytes(range(0x21, 0x7F))
+_ESCAPED: Final = [chr(byte) if byte in _PRINTABLE else f"\\{byte:02x}" for byte in range(256)]
+_TEST_TEXT: Final = b"msg"  # begins the text of a test message; a NUL ends it
+
+_FLAG_TEXTS: Final = {
+    0: "",
+    TRANSIENT: "[TRANSIENT]",
+    EXTERNAL: "*EXTERNAL]",
+    TRANSIENT | EXTERNAL: "[TRANSIENT,EXTERNAL]",
+}
+_LETTERS: Final = {kind: chr(magic >> 24).upper() for kind, magic in MAGICS.items()}
+
+INVALID_TAIL: Final = "[INVALID RECORD TAIL]"
+TRUNCATED: Final = "[Truncated, no more files in journal]"
+NOT_ENQUEUED: Final = "<NOT IN EMAP>"
+NOT_OPEN: Final = "<NOT IN TMAP>"
+
+
+# ---- transaction ids and data ----
+
+
+def xid_text(read: Read, size: int, *, whole: bool = True) -> str:
+    """A transaction id, or only its size: nothing where there is none."""
+    if not size:
+        return ""
+    return f"xid({size})='{_xid(read, size)}'" if whole else f"xid({size})"
+
+
+def data_text(read: Read, size: int, *, content: bool, test_text: bool) -> str:
+    """The data of an enqueue: nothing where there is none.
+
+    Args:
+        read: reads from the data.
+        size: bytes of it.
+        content: whether the data itself is shown, and not only its size.
+        test_text: whether the text of a test message is shown instead; data without such a text is shown as if not.
+    """
+    if not size:
+        return ""
+    text = _test_text(read, size) if test_text else None
+    if text is None and content:
+        text = _data(read, size)
+    return f"data({size})" if text is None else f"data({size})='{text}'"
+
+
+def _xid(read: Read, size: int) -> str:
+    if size > _LARGEST_XID:
+        first, last = (read(offset, _PRINTABLE_ENDS) for offset in (0, size - _PRINTABLE_ENDS))
+        if (first + last).strip(_PRINTABLE):
+            return f"0x{last[::-1].hex()} ... {first[::-1].hex()}"
+        return f'"{_ascii(first)} ... {_ascii(last)}"'
+    xid = read(0, size)
+    return f"0x{xid[::-1].hex()}" if xid.strip(_PRINTABLE) else _quoted(read, size)
+
+
+def _data(read: Read, size: int) -> str:
+    if _is_printable(read, size):
+        return _quoted(read, size)
+    if size <= _SHORT:
+        return _escaped(read(0, size))
+    return f"{_escaped(read(0, _ESCAPED_ENDS))} ... {_escaped(read(size - _ESCAPED_ENDS, _ESCAPED_ENDS))}"
+
+
+def _quoted(read: Read, size: int) -> str:
+    if size < _SHORT:
+        return f'"{_ascii(read(0, size))}"'
+    first, last = (read(offset, _PRINTABLE_ENDS) for offset in (0, size - _PRINTABLE_ENDS))
+    return f'"{_ascii(first)} ... {_ascii(last)}"'
+
+
+def _is_printable(read: Read, size: int) -> bool:
+    # Messages begin with their header: most are told apart by their first bytes.
+    if read(0, min(size, _SHORT)).strip(_PRINTABLE):
+        return False
+    return not any(chunk.strip(_PRINTABLE) for chunk in _chunks(read, size))
+
+
+def _chunks(read: Read, size: int) -> Iterator[bytes]:
+    for offset in range(0, size, _CHUNK):
+        yield read(offset, min(_CHUNK, size - offset))
+
+
+def _test_text(read: Read, size: int) -> str | None:
+    """From `msg` to the next NUL, or to the end of the data; None where there is no `msg`."""
+    overlap = len(_TEST_TEXT) - 1
+    for offset in range(0, size, _CHUNK):
+        at = read(offset, min(_CHUNK + overlap, size - offset)).find(_TEST_TEXT)
+        if at >= 0:
+            begin = offset + at
+            text = read(begin, min(_LONGEST_TEXT, size - begin)).partition(b"\0")[0]
+            return "".join(" " if byte == 0x20 else _ESCAPED[byte] for byte in text)
+    return None
+
+
+def _escaped(content: bytes) -> str:
+    return "".join(map(_ESCAPED.__getitem__, content))
+
+
+def _ascii(content: bytes) -> str:
+    return content.decode("ascii", "backslashreplace")  # what was found printable may change while it is read
+
+
+# ---- headers and tails ----
+
+
+def file_header_text(header: FileHeader) -> str:
+    """What a file's header says."""
+    return (
+        f"[F v={VERSION} f=0x{header.flags:04x} rid=0x{header.rid:x}] fnum=0x{header.file_number:x}"
+        f" fro=0x{header.first_record_offset:08x} p={header.partition} s={header.data_size >> 10}k"
+        f" t={time_text(header.seconds, header.nanoseconds)} "
+    )
+
+
+def header_text(header: RecordHeader) -> str:
+    """A record's header."""
+    letter = _LETTERS[header.kind]
+    if header.kind is Kind.FILLER:
+        return f"[{letter}]"
+    return f"[{letter} v={VERSION} f=0x{header.flags:04x} rid=0x{header.rid:x}]"
+
+
+def tail_text(header: RecordHeader, tail: Tail | None) -> str:
+    """A record's tail: nothing where there is none, or where an enqueue has neither xid nor data, as the original."""
+    if not header.has_tail or not (header.xid_size or header.data_size):
+        return ""
+    if tail is None:
+        return INVALID_TAIL
+    return f"[{_LETTERS[header.kind]} cs=0x{tail.checksum:08x} rid=0x{tail.rid:x}]"
+
+
+def flags_text(header: RecordHeader, *, is_prepared_list: bool) -> str:
+    """What the flags of an enqueue mean, or of a transaction's dequeue in the prepared list."""
+    if header.kind is Kind.ENQUEUE:
+        return _FLAG_TEXTS[header.flags & (TRANSIENT | EXTERNAL)]
+    if header.kind is Kind.DEQUEUE and header.xid_size and is_prepared_list:
+        return "[COMMIT]" if header.flags & COMMIT_DECISION else "[ABORT]"
+    return ""

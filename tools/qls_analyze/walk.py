@@ -1,0 +1,261 @@
+"""The walk over the records of a journal, by the rules of the original (formats page, sections 14.4 and 15.3).
+
+It begins in the file with the lowest number, at its first record offset, and goes from record to record and from file
+to file. At each block on which a record should begin:
+
+    magic unknown or 0             the end
+    serial not the file's          the end: it is of the file's former life
+    tail does not match            the end: the record is torn
+    rest not there                 the end: the crash tore the record, or files are missing
+    version not 2, no xid where    an error, and the end
+    there must be one
+
+A record may go on in the next files; the first record that follows it must then begin where that file's header says.
+A file that is entered between two records is entered where its header says. A file whose first record offset is 0, or
+its end, is filled by a record that began earlier; so it can only be the first one, or follow one that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+from zlib import adler32
+
+from formats.qls.errors import QlsError
+from formats.qls.file_header import DATA_OFFSET
+from formats.qls.records import (
+    COMMON,
+    HEADER_SIZES,
+    MAGICS,
+    MAX_HEADER_SIZE,
+    SECTOR_SIZE,
+    TAIL_SIZE,
+    RecordHeader,
+    Tail,
+    decode_header,
+    decode_tail,
+)
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import Kind
+from tools.qls_analyze.files import JournalFile
+from tools.qls_analyze.stream import LineStream
+
+_CHUNK: Final = 1 << 20  # bytes checksummed at a time
+_RECORD_MAGICS: Final = frozenset(MAGICS[kind] for kind in HEADER_SIZES)
+_FILLER: Final = MAGICS[Kind.FILLER].to_bytes(4, "little")
+
+
+class WalkError(Exception):
+    """The walk cannot go on: bytes that no writer leaves.
+
+    Attributes:
+        where: the file, and the offset in it.
+        what: what is wrong.
+    """
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(where, what)
+        self.where = where
+        self.what = what
+
+
+class FileEntered(NamedTuple):
+    """The walk goes on in a file: its index."""
+
+    file: int
+
+
+class Fillers(NamedTuple):
+    """Fillers in a row, at `place`: how many blocks."""
+
+    place: int
+    blocks: int
+
+
+class Record(NamedTuple):
+    """A record that is no filler.
+
+    Attributes:
+        place: where it begins.
+        header: its header.
+        tail: its tail; None if it has none, or one that does not match, and then the walk ends.
+    """
+
+    place: int
+    header: RecordHeader
+    tail: Tail | None
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the tail, if there should be one, matches the record."""
+        return self.tail is not None or not self.header.has_tail
+
+
+class Truncated(NamedTuple):
+    """The walk ends with a record whose rest is not there."""
+
+    place: int
+    header: RecordHeader
+
+
+class WrongOffset(NamedTuple):
+    """The walk ends in a file whose first record is not where its header says.
+
+    Attributes:
+        file: its index.
+        actual: offset behind the record that goes on in it.
+    """
+
+    file: int
+    actual: int
+
+
+#: What a walk meets.
+Event: TypeAlias = FileEntered | Fillers | Record | Truncated | WrongOffset
+
+
+class Walk:
+    """A walk over one journal.
+
+    Attributes:
+        end: the place at which the next record would be written; None while the walk goes on, and where that is the
+            end of the last file, or unknown.
+    """
+
+    def __init__(self, stream: LineStream, files: Sequence[JournalFile]) -> None:
+        self._stream = stream
+        self._files = files
+        self._entered = -1  # index of the file entered last
+        self.end: int | None = None
+
+    def events(self) -> Iterator[Event]:
+        """What the walk meets, in order.
+
+        Raises:
+            WalkError: it cannot go on.
+            OSError: a file cannot be read.
+        """
+        place: int | None = None
+        while True:
+            if place is None or place == self._stream.begin(self._entered + 1):
+                if self._entered + 1 == len(self._files):
+                    return
+                yield self._enter_next()
+                place = self._first_place()
+                continue
+            blocks = self._fillers(place)
+            if blocks:
+                yield Fillers(place, blocks)
+                place += blocks * BLOCK_SIZE
+                continue
+            header = self._header(place)
+            if header is None:
+                self.end = place
+                return
+            last = self._entered
+            yield from self._enter_rest(place, header)
+            record = self.record(place, header)
+            yield record or Truncated(place, header)
+            if record is None or not record.is_valid:
+                self.end = place
+                return
+            place += header.size
+            if self._entered != last and (wrong := self._wrong_offset(place)):
+                yield wrong
+                return
+
+    def record(self, place: int, header: RecordHeader) -> Record | None:
+        """The record at `place` with its tail, compared; None if its rest is not there."""
+        used = header.tail_offset + (TAIL_SIZE if header.has_tail else 0)
+        if not self._stream.holds(place, used):
+            return None
+        return Record(place, header, self._tail(place, header) if header.has_tail else None)
+
+    def record_at(self, place: int) -> Record:
+        """A valid record that the walk met at `place`, again.
+
+        Raises:
+            WalkError: it is not there any more: somebody writes to the journal.
+            OSError: its file cannot be read.
+        """
+        header = self._header(place)
+        record = None if header is None else self.record(place, header)
+        if record is None or not record.is_valid:
+            raise WalkError(self.where(place), "the record changed while the journal was read")
+        return record
+
+    def where(self, place: int) -> str:
+        """The file and the offset of a place."""
+        return f"{self._files[self._stream.index(place)].path} at offset 0x{self._stream.offset(place):x}"
+
+    # ---- files ----
+
+    def _enter_next(self) -> FileEntered:
+        self._entered += 1
+        return FileEntered(self._entered)
+
+    def _enter_rest(self, place: int, header: RecordHeader) -> Iterator[FileEntered]:
+        """Enter the files in which a record goes on; all that are left, if they do not hold it."""
+        last = min(place + header.size, self._stream.size) - 1
+        while self._entered < self._stream.index(last):
+            yield self._enter_next()
+
+    def _first_place(self) -> int | None:
+        """Where the first record of the file entered last begins; None if none does."""
+        file = self._files[self._entered]
+        offset = file.header.first_record_offset
+        if offset in (0, file.header.file_size):
+            if self._entered and self._files[self._entered - 1].number + 1 == file.number:
+                raise WalkError(
+                    file.path, "its header tells that no record begins in it, but none goes on in it either"
+                )
+            return None
+        if not DATA_OFFSET <= offset < file.header.file_size or offset % BLOCK_SIZE:
+            raise WalkError(file.path, f"no record can begin at the first record offset 0x{offset:x}")
+        return self._stream.begin(self._entered) + offset - DATA_OFFSET
+
+    def _wrong_offset(self, place: int) -> WrongOffset | None:
+        if place == self._stream.begin(self._entered + 1):
+            return None
+        actual = self._stream.offset(place)
+        expected = self._files[self._entered].header.first_record_offset
+        return None if actual == expected else WrongOffset(self._entered, actual)
+
+    # ---- records ----
+
+    def _fillers(self, place: int) -> int:
+        """How many fillers follow one another from `place`, in this file and in what was read of it."""
+        window, at = self._stream.window(place, BLOCK_SIZE)
+        stop = min(len(window), at + self._stream.begin(self._entered + 1) - place)
+        begin = at
+        while at < stop and window.startswith(_FILLER, at):
+            at += BLOCK_SIZE
+        return (at - begin) // BLOCK_SIZE
+
+    def _header(self, place: int) -> RecordHeader | None:
+        """The header of a record that is the file's own; None at the end."""
+        window, at = self._stream.window(place, MAX_HEADER_SIZE)
+        magic, _, _, serial, _ = COMMON.unpack_from(window, at)
+        if magic not in _RECORD_MAGICS or serial != self._files[self._stream.index(place)].header.serial:
+            return None
+        try:
+            header = decode_header(window, at)
+        except QlsError as error:
+            raise WalkError(self.where(place), error.what) from None
+        return header if self._stream.holds(place, header.header_size) else None
+
+    def _tail(self, place: int, header: RecordHeader) -> Tail | None:
+        """The tail, if it matches the record."""
+        end = place + header.tail_offset
+        tail = decode_tail(self._stream.read(end, TAIL_SIZE))
+        if not tail.goes_with(header) or tail.serial != header.serial:
+            return None
+        checksum = 1
+        for chunk in range(place, end, _CHUNK):
+            checksum = adler32(self._stream.read(chunk, min(_CHUNK, end - chunk)), checksum)
+        return tail if checksum == tail.checksum else None
+
+
+def fillers_to_sector(offset: int) -> int:
+    """How many fillers a writer puts at `offset` before it goes on, so as to begin a sector."""
+    return -offset % SECTOR_SIZE // BLOCK_SIZE
