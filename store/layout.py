@@ -235,11 +235,20 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
             continue
         for name in names:
             below = posixpath.join(here, name)
-            if not disk.is_directory(below) or (_BACKUP.fullmatch(name) and not linear):
+            if (_BACKUP.fullmatch(name) and not linear) or not _can_be_entered(disk, below, layout):
                 continue
             # A directory that a link leads to goes by its own name: links come last.
             pending.insert(0 if disk.link_target(below) else len(pending), (below, (*parts, name)))
     layout.journals.sort(key=lambda place: place.directory)
+
+
+def _can_be_entered(disk: Disk, path: str, layout: StoreLayout) -> bool:
+    try:
+        return disk.is_directory(path)
+    except OSError as error:
+        what = f"cannot be looked at: {error.strerror}"
+        layout.damage.append(Damage(path, None, None, what, "the journal in it is not read"))
+        return False
 
 
 def _queue_name(parts: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from formats.rhm import store_file
-from store.berkeley import read_environment
+from store.berkeley import TABLES, read_environment
 from store.catalogue import Catalogue
 from store.damage import Damage
 from store.disk import Disk, read_whole
@@ -22,7 +22,9 @@ from store.layout import StoreKind, StoreLayout
 from store.wiring import Wiring, catalogue_wiring, environment_wiring
 
 _LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
+_FROM_JOURNALS: Final = "the queues are those of the catalogue and those of the journals"
 _NOT_CLEAN: Final = "the store counts as not closed cleanly"
+_LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
 _ROCKSDB_FILE: Final = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
 
 
@@ -64,9 +66,20 @@ def read_surroundings(disk: Disk, layout: StoreLayout) -> Surroundings:
 
 def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
     try:
-        found.wiring = environment_wiring(read_environment(disk, directory), directory)
+        environment = read_environment(disk, directory)
+        names = disk.names(directory)
     except OSError as error:
         found.damage.append(Damage(directory, None, None, f"cannot be read: {error.strerror}", _LOST_WIRING))
+        return
+    found.wiring = environment_wiring(environment, directory)
+    if not any(_LOG_FILE.fullmatch(name) for name in names):
+        what = "there is no log file (log.*): changes that stood only there are lost"
+        found.wiring.damage.append(Damage(directory, None, None, what, _FROM_JOURNALS))
+    for table in TABLES:
+        if f"{table}.db" not in names:
+            consequence = "what the log tells of it is read" if environment.recovered else f"its {table} are lost"
+            path = posixpath.join(directory, f"{table}.db")
+            found.wiring.damage.append(Damage(path, None, None, "there is no such file", consequence))
 
 
 def _read_catalogue(directory: str, found: Surroundings) -> None:

@@ -6,7 +6,9 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final, NoReturn
 
 import click
@@ -43,3 +45,28 @@ def run(program: str, command: click.Command) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     command(prog_name=program)
+
+
+def run_drop_in(work: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a console script that stands for one of qpidd's own: names go out as bytes, and nothing is said of a pipe.
+
+    Args:
+        work: takes the arguments and writes to `sys.stdout` and `sys.stderr`; returns the exit code.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by who called; the exit code still tells
+            stream = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
+            setattr(sys, name, stream)
+        # Names are bytes: what cannot be decoded goes out as it came in.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    code = work(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What is still buffered cannot be written, and Python would say so again as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -7,16 +7,14 @@ original's, is told in `tools.qls_analyze`.
 
 from __future__ import annotations
 
-import io
 import os
-import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from store.disk import OsDisk
+from tools.entry import run_drop_in
 from tools.qls_analyze.analysis import Analysis, OutputError, is_store
 from tools.qls_analyze.problems import Problems
 from tools.qls_analyze.show import Show
@@ -104,24 +102,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script: a reader that goes away (`| head`) ends it silently, as other Unix commands."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by who called; the exit code still tells
-            stream = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
-            setattr(sys, name, stream)
-        # Names are bytes: what cannot be decoded goes out as it came in.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
-    code = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except OSError:
-        # What is still buffered cannot be written, and Python would say so again as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    """The console script."""
+    run_drop_in(run)
 
 
 if __name__ == "__main__":

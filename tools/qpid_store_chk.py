@@ -7,9 +7,6 @@ What the output is, and where it is another than the original's, is told in `too
 
 from __future__ import annotations
 
-import io
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from optparse import OptionParser, Values
@@ -18,6 +15,7 @@ from typing import Final
 
 from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.disk import OsDisk
+from tools.entry import run_drop_in
 from tools.store_chk.check import Checker, CsvSelection, Show
 from tools.store_chk.csv_test import CsvFileError
 from tools.store_chk.errors import CheckError
@@ -137,24 +135,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script: a reader that goes away (`| head`) ends it silently, as other Unix commands."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by who called; the exit code still tells
-            stream = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
-            setattr(sys, name, stream)
-        # Names are bytes: what cannot be decoded goes out as it came in.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
-    code = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except OSError:
-        # What is still buffered cannot be written, and Python would say so again as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    """The console script."""
+    run_drop_in(run)
 
 
 if __name__ == "__main__":

@@ -106,8 +106,7 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
     first_flush = min(header.first_flush for _, header in headers)
     tied = [(place, header.overwrite_indicator) for place, header in headers if header.first_flush == first_flush]
     oldest = next((place for place, indicator in tied if indicator != tied[0][1]), tied[0][0])
-    ordered = _rotated(written, oldest)
-    fitting = _rising(ordered)
+    ordered, fitting = _rotated(written, oldest), _fitting(written, oldest)
     if len(fitting) < len(headers):
         ordered, fitting = _most_fitting(written)
     for file in ordered:
@@ -122,13 +121,20 @@ def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[Rin
     """The turn that the most files fit, and those files. Of two, the one with the newer files: most strays are old."""
     turns = []
     for turn in range(len(written)):
-        for old in (0, 1):
-            laps = [*((file, old) for file in written[turn:]), *((file, 1 - old) for file in written[:turn])]
-            fitting = _rising([file for file, lap in laps if file.header and file.header.overwrite_indicator == lap])
-            newest = max((file.header.first_flush for file in fitting if file.header is not None), default=0)
-            turns.append((len(fitting), newest, -turn, fitting))
+        fitting = _fitting(written, turn)
+        newest = max((file.header.first_flush for file in fitting if file.header is not None), default=0)
+        turns.append((len(fitting), newest, -turn, fitting))
     _, _, turn, fitting = max(turns, key=lambda found: found[:3])
     return _rotated(written, -turn), fitting
+
+
+def _fitting(written: Sequence[RingFile], turn: int) -> list[RingFile]:
+    """The files that fit: those from `turn` on have one overwrite indicator, the others the other; flushes rise."""
+    rows = []
+    for old in (0, 1):
+        laps = [*((file, old) for file in written[turn:]), *((file, 1 - old) for file in written[:turn])]
+        rows.append(_rising([file for file, lap in laps if file.header and file.header.overwrite_indicator == lap]))
+    return max(rows, key=len)
 
 
 def _rising(files: Sequence[RingFile]) -> list[RingFile]:
