@@ -24,6 +24,7 @@ from store.journal.files import JournalFile
 
 _PROBE: Final = 1 << 20  # bytes of a file that are searched for records
 _FIRST_PROBE: Final = 4096  # bytes in which most first records end
+_WITNESSES: Final = 3  # records that are asked for their serial
 LOST: Final = "records that stood in it are lost"
 _IGNORED: Final = "none: nothing is read from it"
 
@@ -54,8 +55,8 @@ class FoundFile(NamedTuple):
         path: where it is.
         size: bytes that it has.
         header: its header; None if it is lost.
-        serial: what the header says that its records carry; without a header what most of them do.
-        record_serial: what the first record carries; None where it cannot be read.
+        serial: what the header says that its records carry; without a header what the first one does.
+        record_serial: what the first records carry, where that is not what the header says; None if nothing tells.
         first_rid: the lowest record id that can be in it.
     """
 
@@ -107,26 +108,21 @@ def _without_header(opened: ReadableFile, path: str, what: str, offset: int, dam
         content = opened.read(0, min(opened.size, DATA_OFFSET + _PROBE))
     except OSError:
         content = b""
-    found = _good_records(content, DATA_OFFSET)
-    if not found:
+    first = _first_good_record(content)
+    if first is None:
         damage.append(Damage(path, offset, None, what, "nothing tells the file's place; " + LOST))
         return None
-    # In what goes on from an earlier file, and behind the file's own records, there may be others; they are fewer.
-    ((serial, _),) = Counter(serial for serial, _ in found).most_common(1)
+    # The file's own records come before what its former life left.
     damage.append(Damage(path, offset, None, what, "its records tell the file's place"))
-    return FoundFile(path, opened.size, None, serial, serial, next(rid for each, rid in found if each == serial))
+    return FoundFile(path, opened.size, None, first.serial, first.serial, first.rid)
 
 
-def _good_records(content: bytes, offset: int) -> list[tuple[int, int]]:
-    """Serial and rid of each record from `offset` on; what lies in a good one's body is passed over."""
-    found = []
-    while offset < len(content):
-        size = BLOCK_SIZE
+def _first_good_record(content: bytes) -> RecordHeader | None:
+    """The first record in a file, wherever the file's header would say that it is."""
+    for offset in range(DATA_OFFSET, len(content), BLOCK_SIZE):
         if content.startswith(b"QLS", offset) and (header := _record_at(content, offset)) is not None:
-            found.append((header.serial, header.rid))
-            size = header.size
-        offset += size
-    return found
+            return header
+    return None
 
 
 def _record_at(content: bytes, offset: int) -> RecordHeader | None:
@@ -143,17 +139,30 @@ def _record_at(content: bytes, offset: int) -> RecordHeader | None:
 
 
 def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
-    """The serial of the first record in the file; None if it cannot be read, or is no good one."""
+    """The serial of the first records in the file, where they do not have the header's; None if nothing tells.
+
+    A single plain dequeue, which has no checksum, tells nothing.
+    """
     begin = header.first_record_offset
     if not DATA_OFFSET <= begin < opened.size or begin % BLOCK_SIZE:
         return None
     try:
-        content = opened.read(begin, _FIRST_PROBE)
-        if (found := _record_at(content, 0)) is None and content.startswith(b"QLS"):
-            found = _record_at(opened.read(begin, min(_PROBE, opened.size - begin)), 0)
+        content = opened.read(begin, min(_FIRST_PROBE, opened.size - begin))
+        if content.startswith(b"QLS") and _record_at(content, 0) is None:
+            content = opened.read(begin, min(_PROBE, opened.size - begin))
     except OSError:
         return None
-    return None if found is None else found.serial
+    found: list[RecordHeader] = []
+    offset = 0
+    while len(found) < _WITNESSES and (record := _record_at(content, offset)) is not None:
+        if record.serial == header.serial:
+            return None
+        found.append(record)
+        offset += record.size
+    if len(found) < _WITNESSES and not any(record.has_tail for record in found):
+        return None
+    ((serial, _),) = Counter(record.serial for record in found).most_common(1)
+    return serial
 
 
 def queue_name_of(disk: Disk, path: str) -> str | None:

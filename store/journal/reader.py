@@ -58,6 +58,10 @@ class JournalEnd(NamedTuple):
 
 MAX_BREAKS: Final = 1000  # that are listed; a forged journal may have any number
 _FLAGS_OFFSET: Final = 6  # in the headers of all formats
+_FIRST_FLUSH_OFFSET: Final = 8  # in version 2's file headers
+_OF_EARLIER_LAP: Final = (
+    "the file is of an earlier lap; its records are read all the same, and what was consumed long ago may come back"
+)
 
 
 def records_of(files: Ring | Line, stream: JournalStream) -> JournalRecords:
@@ -173,6 +177,10 @@ class JournalReader:
             return place
         if verdict.header.kind is Kind.FILLER and not verdict.header.has_tail:
             return place  # fillers of versions without checksums may be of any age, and lead anywhere
+        missing = self._records.missing_before(place)
+        if missing is not None:
+            before, _ = self._stream.locate(place - self._stream.data_size)
+            sink.damaged(Damage(before.path, _FIRST_FLUSH_OFFSET, None, missing, _OF_EARLIER_LAP))
         self._records.file_entered(place)
         if told != offset:
             what = f"file header says that the first record is at 0x{told:x}; it is at 0x{offset:x}"

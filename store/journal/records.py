@@ -156,6 +156,10 @@ class JournalRecords(ABC):
     def file_entered(self, place: int) -> None:  # noqa: B027  # for formats whose file headers name a record
         """The chain of records arrives at `place`, the first record header in a file, or where that would be."""
 
+    def missing_before(self, _place: int) -> str | None:
+        """What must have stood before `place`, the first record header in a file, and did not, if that can be told."""
+        return None
+
     def tells_first_record(self, _index: int) -> bool:
         """Whether a good record that `search` finds at the beginning of a file is one, whatever the header says."""
         return True

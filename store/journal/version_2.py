@@ -113,7 +113,27 @@ class Version2Records(JournalRecords):
         if verdict.problem is not None or not isinstance(header, RecordHeader) or self._flush.is_due(header):
             return verdict
         number, due = self._flush.expand(header.flush), self._flush.next_to_break
+        if self._begins_file(place, number):
+            return verdict
         return Verdict(header, f"{header.kind.label} record of flush {number}, where one of flush {due} is due")
+
+    def _begins_file(self, place: int, number: int) -> bool:
+        """Whether a record of flush `number` is the first in its file by the file's header, and of the right flush."""
+        index, offset = divmod(place, self._stream.data_size)
+        header = self._files[index].header
+        if header is None or header.first_record_offset != offset + self._stream.geometry.header_size:
+            return False
+        return number - header.first_flush in (0, 1)  # the one that made the header, or that after it
+
+    def missing_before(self, place: int) -> str | None:
+        """The flushes between that of the record before and that of the first one in a file, if there should be any."""
+        header = self._header(place)
+        if not isinstance(header, RecordHeader) or self._flush.is_due(header):
+            return None
+        number = self._flush.expand(header.flush)
+        return (
+            f"the file's records end with flush {self._flush.number}, those of the next file begin with flush {number}"
+        )
 
     def _decode_header(self, buffer: bytes) -> RecordHeader:
         return decode_header(buffer)
