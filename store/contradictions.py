@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE
@@ -19,6 +20,7 @@ from store.damage import Damage
 from store.journal.directory import data_path
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
+from store.journal.linear_file import LinearFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Unfounded
 
@@ -29,7 +31,11 @@ _SEVERAL: Final = 2  # one alone may be a dequeue that was damaged
 
 def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> list[Damage]:
     """The contradictions in a journal that was walked up to `end`."""
-    return [*_duplicates(journal, recovery), *_unfounded(journal, recovery, end)]
+    return [
+        *_duplicates(journal, recovery),
+        *_lost_files(journal, recovery),
+        *_unfounded(journal, recovery, end),
+    ]
 
 
 def _duplicates(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
@@ -42,6 +48,25 @@ def _duplicates(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]
     if more:
         what = f"{more} more records whose ids are enqueued already"
         yield Damage(journal.path, None, None, what, "the first of each is kept")
+
+
+def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
+    """Files of a line that are missing, where later records dequeue messages that must have stood in them.
+
+    A number alone may be missing though no file is: the top of `formats.qls`.
+    """
+    for earlier, later in pairwise(journal.files.files):
+        missing = later.gap_before()
+        if (
+            missing is None
+            or recovery.damage
+            or not isinstance(earlier, LinearFile)
+            or not isinstance(later, LinearFile)
+        ):
+            continue
+        within = range(earlier.first_rid, later.first_rid)
+        if sum(each.kind is Kind.DEQUEUE and each.dequeued_rid in within for each in recovery.unfounded) >= _SEVERAL:
+            yield missing
 
 
 def _unfounded(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> Iterator[Damage]:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from formats.rhm import store_file
 from store.berkeley import TABLES, read_environment
@@ -36,6 +37,7 @@ class Surroundings:
         wiring: queues, exchanges and so on; None where there is no catalogue, or it is lost.
         rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
         closed_cleanly: version 2: whether the STORE file says so.
+        store_id: version 2: whose catalogue it is; None where nothing tells it.
         damage: what is wrong.
         notices: one line each: what a user should know, and no damage.
     """
@@ -43,6 +45,7 @@ class Surroundings:
     wiring: Wiring | None = None
     rid_high_water: int | None = None
     closed_cleanly: bool = False
+    store_id: UUID | None = None
     damage: list[Damage] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -94,6 +97,8 @@ def _read_catalogue(directory: str, found: Surroundings) -> None:
         wiring.damage[:] = map(_located, wiring.damage)
         found.wiring = wiring
         found.rid_high_water = _reserved(catalogue, directory, found.damage)
+        meta = catalogue.meta()
+        found.store_id = None if meta is None else meta.store_id
     except CatalogueError as error:
         found.damage.append(_located(Damage(directory, None, None, str(error), _LOST_WIRING)))
     finally:
@@ -126,6 +131,10 @@ def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> No
         content = store_file.decode(read_whole(disk, path, store_file.MAX_SIZE + 1))
     except (store_file.StoreFileError, OSError) as error:
         found.damage.append(Damage(path, None, None, str(error), _NOT_CLEAN))
+        return
+    if found.store_id not in (None, content.store_id):
+        what = f"STORE file of store {content.store_id} beside the catalogue of store {found.store_id}"
+        found.damage.append(Damage(path, None, None, what, _NOT_CLEAN))
         return
     found.closed_cleanly = content.clean_close
     if not content.clean_close:

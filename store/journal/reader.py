@@ -216,7 +216,13 @@ class JournalReader:
 
     def _claimed_end(self, place: int, verdict: Verdict) -> int | None:
         """Where the next record stands if all that is wrong with a bad record is its tail."""
-        return None if verdict.header is None or verdict.stale else place + verdict.header.size
+        if verdict.header is None or verdict.stale:
+            return None
+        end = place + verdict.header.size
+        first, last = (at // self._stream.data_size + 1 for at in (place, min(end, self._stream.size) - 1))
+        if any(file.gap_before() is not None for file in self._stream.files[first:last]):
+            return None  # it went on in a file that is lost
+        return end
 
     def _tell_break(self, place: int, resumed: int, verdict: Verdict, sink: RecordSink) -> None:
         """The chain is broken at `place` and goes on at `resumed`."""

@@ -105,8 +105,8 @@ class History:
         return placed
 
 
-def tell(orders: History, bills: History, prepared: History, *, count: int = BILLS) -> None:
-    """Write the history of the module's docstring, up to that many bills."""
+def tell(orders: History, bills: History, prepared: History, *, count: int = BILLS, large: int = 600) -> None:
+    """Write the history of the module's docstring, up to that many bills; each fourth is so much larger."""
 
     def transaction(name: str, target: str, *, two_phase: bool = False, decision: int | None = None) -> None:
         xid = XIDS[name]
@@ -138,7 +138,7 @@ def tell(orders: History, bills: History, prepared: History, *, count: int = BIL
     orders.put("ninth")
     orders.put("tenth")
     for number in range(count):
-        bills.put(f"bill {number}", size=BODY + 600 * (number % 4 == 0) + 2048 * (number == 0))
+        bills.put(f"bill {number}", size=BODY + large * (number % 4 == 0) + 2048 * (number == 0))
         if number >= UNPAID:
             bills.take(f"paid {number - UNPAID}", f"bill {number - UNPAID}")
 

@@ -49,12 +49,12 @@ def earlier_file(version: int, number: int, bills: int) -> bytes:
     return bytes(builders["bills"].files[number])
 
 
-def version_2_store(path: Path) -> Original:
-    """A store of version 2, closed cleanly."""
+def version_2_store(path: Path, *, clean: bool = True) -> Original:
+    """A store of version 2, closed cleanly or left."""
     store = StoreBuilder(path, orders_geometry=ORDERS_GEOMETRY)
     builders = {"orders": store.orders, "bills": store.bills, "prepared": store.prepared}
     histories = _told(builders)
-    store.write()
+    store.write(clean=clean)
     return _ring_store(path, histories, builders, VERSION_2_DIRECTORIES)
 
 
@@ -85,7 +85,7 @@ def linear_store(path: Path) -> Original:
     names = {**QUEUES, "prepared": TPL_QUEUE}
     builders = {name: LinearBuilder(queue, LINEAR_SIZES[name]) for name, queue in names.items()}
     histories = {name: History(builder, names[name], rids) for name, builder in builders.items()}
-    tell(**histories)
+    tell(**histories, large=4300)
     files = {}
     for name, builder in builders.items():
         directory = builder.write(path)

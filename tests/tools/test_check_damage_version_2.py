@@ -1,0 +1,378 @@
+"""Damage planted in stores of version 2: what `qstore-check` says, and that it is true."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import pytest
+
+from formats.catalogue import QueueEntry, RidReservation, encode
+from formats.rhm import store_file
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import decode_jinf, encode_jinf
+from store.catalogue import Catalogue
+from store.key_value import RocksKeyValue
+from tests.support.dump import dump
+from tests.support.known_history import COMMITTING, IN_DOUBT, IN_DOUBT_PUT, IN_DOUBT_TAKE, OUTSTANDING, UNPREPARED
+from tests.support.planted_damage import (
+    SKIPPED,
+    Finding,
+    Original,
+    Plant,
+    Planted,
+    Row,
+    Spot,
+    back,
+    examine,
+    flip,
+    flips,
+    lost,
+    zero,
+)
+from tests.support.planted_stores import VERSION_2_DIRECTORIES, version_2_store
+
+NOTHING_READ: Final = "none: nothing is read from it"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
+    return version_2_store(tmp_path_factory.mktemp("version-2") / "store")
+
+
+def test_the_undamaged_store(original: Original, tmp_path: Path) -> None:
+    examine(original, Plant("nothing", lambda planted: None), tmp_path / "store")
+
+
+# ---- one bit, anywhere in a record ----
+
+#: Everything is under the checksum; what is looked at before it has words of its own.
+HEADER: Final[list[Row]] = [
+    ("magic", 0, 1, 0, "no record here: magic 0x", SKIPPED),
+    ("version", 4, 1, 0, "unsupported journal version 3 in {} record", SKIPPED),
+    ("byte 5", 5, 1, 0, "byte 5 of {} record should be 0, is 1", SKIPPED),
+    ("flags", 6, 1, 0, "{} record fails its checksum", SKIPPED),
+    ("transient flag", 6, 0x10, 0, "{} record fails its checksum", SKIPPED),
+    ("end of flush", 7, 1, 0, "{} record fails its checksum", SKIPPED),
+    ("rid", 8, 1, 0, "{} record without its tail", SKIPPED),
+    ("high byte of rid", 15, 0x80, 0, "{} record without its tail", SKIPPED),
+    ("high byte of xid size", 18, 0x20, 0, "{} record with an xid of 2097", SKIPPED),
+    ("flush number", 20, 1, 0, "{} record fails its checksum", SKIPPED),
+    ("high byte of flush number", 23, 0x40, 0, "{} record fails its checksum", SKIPPED),
+]
+ENQUEUE: Final[list[Row]] = [
+    *HEADER,
+    ("data size", 24, 0x10, 0, "enqueue record without its tail", SKIPPED),
+    ("high byte of data size", 28, 1, 0, "bytes runs past the journal's end", SKIPPED),
+    ("message header", 32 + 40, 1, 0, "enqueue record fails its checksum", SKIPPED),
+    ("body", 200, 1, 0, "enqueue record fails its checksum", SKIPPED),
+]
+DEQUEUE: Final[list[Row]] = [
+    *HEADER,
+    ("dequeued rid", 24, 1, 0, "dequeue record fails its checksum", SKIPPED),
+    ("high byte of dequeued rid", 31, 1, 0, "dequeue record fails its checksum", SKIPPED),
+]
+END_OF_TRANSACTION: Final[list[Row]] = [
+    *HEADER,
+    ("last field", 24, 1, 0, "{} record whose last header field is not 0", SKIPPED),
+]
+XID: Final[Row] = ("xid", 32, 1, 0, "{} record fails its checksum", SKIPPED)
+
+
+def tail(at: int) -> list[Row]:
+    return [
+        ("checksum", at, 1, 0, "{} record fails its checksum", SKIPPED),
+        ("high byte of checksum", at + 3, 0x80, 0, "{} record fails its checksum", SKIPPED),
+        ("rid in the tail", at + 4, 1, 0, "{} record without its tail", SKIPPED),
+        ("high byte of rid in the tail", at + 11, 0x80, 0, "{} record without its tail", SKIPPED),
+    ]
+
+
+Changes = dict[str, str | None]
+UNDONE: Final[Changes] = {**lost("local put"), **back("first"), "local": UNPREPARED}
+NOT_DOUBTFUL: Final[Changes] = {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}
+UNDECIDED: Final[Changes] = {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}
+
+RECORDS: Final = [
+    *flips("third", "enqueue", [*ENQUEUE, *tail(293)], lost("third")),
+    *flips("local put", "enqueue", [*ENQUEUE, XID, *tail(317)], lost("local put")),
+    *flips("bill 36", "enqueue", [*ENQUEUE, *tail(892)], lost("bill 36")),
+    *flips("take second", "dequeue", [*DEQUEUE, *tail(32)], back("second")),
+    *flips("paid 33", "dequeue", [*DEQUEUE, *tail(32)], back("bill 33")),
+    *flips("local take", "dequeue", [*DEQUEUE, XID, *tail(56)], back("first")),
+    *flips("local commit", "commit", [*END_OF_TRANSACTION, XID, *tail(56)], UNDONE),
+    *flips("aborted abort", "abort", [*END_OF_TRANSACTION, XID, *tail(56)], {"aborted": UNPREPARED}),
+    *flips(
+        "branch prepare", "enqueue", [*HEADER, XID, ("data", 51, 1, 0, "fails its checksum", SKIPPED)], NOT_DOUBTFUL
+    ),
+    *flips("decided decide", "dequeue", [*DEQUEUE, XID], UNDECIDED),
+    *flips("local done", "commit", [*END_OF_TRANSACTION, XID], {"local": COMMITTING}),
+    *(
+        Plant(
+            f"{record}: padding",
+            flip((record, 127)),
+            careful=[Finding((record, used), "padding of ", NOTHING_READ)],
+        )
+        for record, used in (("take second", 44), ("local commit", 68))
+    ),
+]
+
+
+@pytest.mark.parametrize("plant", RECORDS, ids=str)
+def test_a_record(original: Original, plant: Plant, tmp_path: Path) -> None:
+    examine(original, plant, tmp_path / "store")
+
+
+# ---- file headers, sectors, whole files ----
+
+#: What is lost with a file's header, or with the whole file: a record that goes on in the file, besides.
+ORDERS_0: Final[Changes] = lost("third", "fourth", "sixth", "local put", "branch put")
+ORDERS_1: Final[Changes] = {
+    **lost("decided put", "closing put", "ninth", "tenth", "open"),
+    **back("fifth", "seventh", "eighth"),
+    "fourth": OUTSTANDING,
+}
+BILLS_1: Final[Changes] = {**lost("bill 34", "bill 35", "bill 36"), **back("bill 29")}
+BILLS_2: Final[Changes] = {**lost("bill 37", "bill 38", "bill 39"), **back("bill 30", "bill 31", "bill 32", "bill 33")}
+FILES: Final[list[tuple[str, int, Changes]]] = [
+    ("orders", 0, ORDERS_0),
+    ("orders", 1, ORDERS_1),
+    ("bills", 0, {}),
+    ("bills", 1, BILLS_1),
+    ("bills", 2, BILLS_2),
+    ("prepared", 0, NOT_DOUBTFUL),
+    ("prepared", 1, UNDECIDED),
+]
+NO_SALT: Final = "records that begin in the file cannot be verified, and are not read"
+HEADER_FIELDS: Final = [
+    ("magic", 0, 0, "no file header: magic 0x"),
+    ("version", 4, 4, "unsupported journal version 3 in file header"),
+    ("byte 5", 5, 5, "byte 5 of file header should be 0"),
+    *(
+        (name, at, 60, "file header fails its checksum")
+        for name, at in (
+            ("overwrite indicator", 6),
+            ("first flush", 8),
+            ("first record", 16),
+            ("salt", 24),
+            ("queue id", 32),
+            ("incarnation", 40),
+            ("number", 44),
+            ("alignment", 46),
+            ("seconds", 48),
+            ("nanoseconds", 56),
+            ("checksum", 60),
+        )
+    ),
+]
+
+
+def size_of(journal: str) -> int:
+    return 8704 if journal == "orders" else 4608
+
+
+HEADERS: Final = [
+    *(
+        Plant(
+            f"{journal} {number}: {name}",
+            flip((journal, number, at)),
+            [Finding((journal, number, told), what, NO_SALT)],
+            changes,
+        )
+        for journal, number, changes in FILES
+        for name, at, told, what in HEADER_FIELDS
+    ),
+    *(
+        Plant(
+            f"{journal} {number}: zeroed",
+            zero((journal, number, 0), 512),
+            [Finding((journal, number, 0), "no file header, though the file holds data", NO_SALT)],
+            changes,
+        )
+        for journal, number, changes in FILES
+    ),
+    Plant(
+        "padding",
+        flip(("bills", 1, 64)),
+        [Finding(("bills", 1, 64), "file header's sector is not filled up with 0xff", NOTHING_READ)],
+    ),
+]
+
+
+@pytest.mark.parametrize("plant", HEADERS, ids=str)
+def test_a_file_header(original: Original, plant: Plant, tmp_path: Path) -> None:
+    examine(original, plant, tmp_path / "store")
+
+
+# ---- info files ----
+
+INFO: Final = f"{VERSION_2_DIRECTORIES['orders']}/JournalData.jinf"
+BY_FILES: Final = "name and geometry follow from the journal's files"
+
+
+def another_size(planted: Planted) -> None:
+    """An info file that is sound and tells another geometry."""
+    info = decode_jinf(bytes(planted.read(INFO)))
+    planted.write(INFO, encode_jinf(replace(info, geometry=Geometry(2, 4096))))
+
+
+def another_queue(planted: Planted) -> None:
+    """The info file of `bills`, as if its files had the same size."""
+    info = decode_jinf(bytes(planted.read(INFO.replace("/1/", "/2/"))))
+    planted.write(INFO, encode_jinf(replace(info, geometry=Geometry(4, 8192))))
+
+
+INFOS: Final = [
+    Plant(name, do, [Finding(Spot(INFO, offset), what, consequence)])
+    for name, do, offset, what, consequence in (
+        ("empty", lambda planted: planted.write(INFO, b""), 0, "journal info file is empty", BY_FILES),
+        ("missing", lambda planted: planted.remove(INFO), None, "cannot be read: No such file", BY_FILES),
+        ("cut", lambda planted: planted.write(INFO, planted.read(INFO)[:100]), 0, "is no JSON", BY_FILES),
+        ("a letter", flip(Spot(INFO, 20)), 0, "journal info file fails its checksum", BY_FILES),
+        ("a bracket", flip(Spot(INFO, 0)), 0, "journal info file", BY_FILES),
+        ("geometry", another_size, None, "2 files of 4608 bytes; there are 4 of 8704", "own number and size are taken"),
+        ("another queue's", another_queue, None, "info file of queue id 2, incarnation 1 in the", "are believed"),
+    )
+]
+
+
+@pytest.mark.parametrize("plant", INFOS, ids=str)
+def test_an_info_file(original: Original, plant: Plant, tmp_path: Path) -> None:
+    examine(original, plant, tmp_path / "store")
+
+
+# ---- the catalogue, the STORE file, the prepared list ----
+
+STORE, CATALOGUE, TABLE = "rhm/STORE", "rhm/catalogue", "rhm/catalogue/000009.sst"
+FROM_JOURNALS: Final = "exchanges and bindings are lost; the queues are those of the journals"
+NOT_CLEAN: Final = "the store counts as not closed cleanly"
+
+
+def other_store(planted: Planted) -> None:
+    content = store_file.decode(bytes(planted.read(STORE)))
+    planted.write(STORE, store_file.encode(replace(content, store_id=UUID(int=1))))
+
+
+def in_catalogue(change: Callable[[Catalogue, RocksKeyValue], None]) -> Callable[[Planted], None]:
+    """Changes the catalogue; its files, which are shared with the original, are copied first."""
+
+    def do(planted: Planted) -> None:
+        directory = planted.path / CATALOGUE
+        shutil.copytree(directory, planted.path / "copied")
+        shutil.rmtree(directory)
+        (planted.path / "copied").rename(directory)
+        key_value = RocksKeyValue.open(directory)
+        change(Catalogue(key_value), key_value)
+        key_value.close()
+
+    return do
+
+
+def no_ids_reserved(_: Catalogue, key_value: RocksKeyValue) -> None:
+    key_value.write({encode(RidReservation(0))[0]: None})
+
+
+def queue_entry_flipped(_: Catalogue, key_value: RocksKeyValue) -> None:
+    key, _value = encode(QueueEntry(2, 2, 1, b""))
+    value = key_value.get(key)
+    assert value is not None
+    key_value.write({key: value[:-1] + bytes([value[-1] ^ 1])})
+
+
+def queue_entry_lost(_: Catalogue, key_value: RocksKeyValue) -> None:
+    key_value.write({encode(QueueEntry(2, 2, 1, b""))[0]: None})
+
+
+BILLS_GONE: Final[Changes] = lost(*(f"bill {number}" for number in range(34, 40)))
+
+STORES: Final = [
+    Plant("STORE flipped", flip(Spot(STORE, 20)), [Finding(Spot(STORE, None), "STORE file", NOT_CLEAN)]),
+    Plant("STORE checksum", flip(Spot(STORE, 45)), [Finding(Spot(STORE, None), "STORE file", NOT_CLEAN)]),
+    Plant(
+        "STORE empty", lambda planted: planted.write(STORE, b""), [Finding(Spot(STORE, None), "STORE file", NOT_CLEAN)]
+    ),
+    Plant(
+        "STORE missing", lambda planted: planted.remove(STORE), [Finding(Spot("rhm", None), "no STORE file", NOT_CLEAN)]
+    ),
+    Plant("STORE of another store", other_store, [Finding(Spot(STORE, None), "beside the catalogue of", NOT_CLEAN)]),
+    Plant(
+        "catalogue missing",
+        lambda planted: planted.remove(CATALOGUE),
+        [Finding(Spot("rhm", None), "there is no catalogue", FROM_JOURNALS)],
+    ),
+    *(
+        Plant(f"catalogue: {name}", do, [Finding(Spot(f"{CATALOGUE}/{file}", None), what, FROM_JOURNALS)])
+        for name, do, file, what in (
+            ("table flipped", flip(Spot(TABLE, 40)), "000009.sst", "RocksDB cannot read: Corruption"),
+            ("table's index flipped", flip(Spot(TABLE, 600)), "000009.sst", "RocksDB cannot open it: Corruption"),
+            ("table missing", lambda planted: planted.remove(TABLE), "000009.sst", "No such file"),
+            (
+                "table cut",
+                lambda planted: planted.write(TABLE, planted.read(TABLE)[:700]),
+                "000009.sst",
+                "size mismatch",
+            ),
+            ("CURRENT flipped", flip(Spot(f"{CATALOGUE}/CURRENT", 2)), "CURRENT", "CURRENT file corrupted"),
+            ("CURRENT missing", lambda planted: planted.remove(f"{CATALOGUE}/CURRENT"), "CURRENT", "no file CURRENT"),
+            ("manifest", flip(Spot(f"{CATALOGUE}/MANIFEST-000005", 60)), "MANIFEST-000005", "checksum mismatch"),
+        )
+    ),
+    Plant(
+        "catalogue: an entry flipped",
+        in_catalogue(queue_entry_flipped),
+        [Finding(Spot(CATALOGUE, None), "checksum", "the rest is read")],
+    ),
+    Plant(
+        "catalogue: an entry lost",
+        in_catalogue(queue_entry_lost),
+        [
+            Finding(
+                Spot(CATALOGUE, None), "the census counts 2 entries of the kind queue, there are 1", "the rest is read"
+            )
+        ],
+    ),
+    Plant(
+        "catalogue: record ids that are not reserved",
+        in_catalogue(no_ids_reserved),
+        [
+            Finding(
+                Spot(CATALOGUE, None), "record id 0x71 is in use, and only those below 0x0 ", "go on above the highest"
+            )
+        ],
+    ),
+    Plant(
+        "a queue's journal removed",
+        lambda planted: planted.remove("rhm/jrnl/2"),
+        [Finding(Spot("", None), 'queue "bills" has no journal', "its messages are lost")],
+        BILLS_GONE,
+    ),
+    Plant(
+        "a queue deleted from the catalogue",
+        in_catalogue(lambda catalogue, _: catalogue.delete_queue(2)),
+        [
+            Finding(
+                Spot("rhm/jrnl/2", None),
+                'journal of queue "bills", which the catalogue does not know, holds 6 messages',
+                "they are left out; name the directory itself to see them",
+            )
+        ],
+        BILLS_GONE,
+    ),
+    Plant(
+        "the prepared list missing",
+        lambda planted: planted.remove("rhm/tpl"),
+        [Finding(Spot("", None), "there is no transaction prepared list, though", "count as never prepared")],
+        {**NOT_DOUBTFUL, "decided": UNPREPARED, "decided put": None, "fifth": OUTSTANDING},
+    ),
+]
+
+
+@pytest.mark.parametrize("plant", STORES, ids=str)
+def test_catalogue_and_store_file(original: Original, plant: Plant, tmp_path: Path) -> None:
+    examine(original, plant, tmp_path / "store")
+    if "deleted" in plant.name:
+        assert len(dump(tmp_path / "store/rhm/jrnl/2", "--outstanding", "--json").lines("message")) == 6
