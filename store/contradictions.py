@@ -55,14 +55,10 @@ def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]
 
     A number alone may be missing though no file is: the top of `formats.qls`.
     """
-    for earlier, later in pairwise(journal.files.files):
+    line: list[LinearFile] = [file for file in journal.files.files if isinstance(file, LinearFile)]
+    for earlier, later in pairwise(line):
         missing = later.gap_before()
-        if (
-            missing is None
-            or recovery.damage
-            or not isinstance(earlier, LinearFile)
-            or not isinstance(later, LinearFile)
-        ):
+        if missing is None or recovery.damage:
             continue
         within = range(earlier.first_rid, later.first_rid)
         if sum(each.kind is Kind.DEQUEUE and each.dequeued_rid in within for each in recovery.unfounded) >= _SEVERAL:
