@@ -15,7 +15,7 @@ from formats.qls.file_header import (
     header_oddities,
     looks_reset,
 )
-from formats.qls.records import RecordHeader, decode_record
+from formats.qls.records import MAGICS, RecordHeader, decode_record
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind, is_padding
 from store.damage import Damage
@@ -25,6 +25,7 @@ from store.journal.files import JournalFile
 _PROBE: Final = 1 << 20  # bytes of a file that are searched for records
 _FIRST_PROBE: Final = 4096  # bytes in which most first records end
 _WITNESSES: Final = 3  # records that are asked for their serial
+_FILLER: Final = MAGICS[Kind.FILLER].to_bytes(4, "little")
 LOST: Final = "records that stood in it are lost"
 _IGNORED: Final = "none: nothing is read from it"
 
@@ -148,13 +149,20 @@ def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
         return None
     try:
         content = opened.read(begin, min(_FIRST_PROBE, opened.size - begin))
-        if content.startswith(b"QLS") and _record_at(content, 0) is None:
+        first = _record_at(content, 0)
+        if content.startswith(b"QLS") and (first is None or first.serial != header.serial):
             content = opened.read(begin, min(_PROBE, opened.size - begin))
     except OSError:
         return None
     found: list[RecordHeader] = []
     offset = 0
-    while len(found) < _WITNESSES and (record := _record_at(content, offset)) is not None:
+    while len(found) < _WITNESSES:
+        if content.startswith(_FILLER, offset):
+            offset += BLOCK_SIZE  # what pads a flush
+            continue
+        record = _record_at(content, offset)
+        if record is None:
+            break
         if record.serial == header.serial:
             return None
         found.append(record)

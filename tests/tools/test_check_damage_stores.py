@@ -181,6 +181,22 @@ def test_without_any_catalogue_the_journals_are_the_queues(kind: Kind, copies: C
     assert found.messages == sound.messages
 
 
+@each_kind
+def test_a_stale_binding_is_no_damage(kind: Kind, copies: CopyOpener) -> None:
+    """Here its exchange's id is another; a deletion that was cut short leaves the same."""
+    factory = copies(f"{kind.name}-a-clean")
+    sound = examined(factory.source.path)
+    with factory.copy() as copy:
+        file = copy.path / kind.database / "bindings.db"
+        copy.replace(file, flipped(8190)(file.read_bytes()))
+        found = examined(copy.path)
+        assert found.damage == []
+    notices = [line["text"] for line in found.checked.lines("notice")]
+    assert len(notices) == sound.count("binding") - found.count("binding") == 2
+    assert all(notice.startswith('stale binding of queue "fx.bound"') for notice in notices)
+    assert found.messages == sound.messages
+
+
 # ---- journals without a queue, and the reverse ----
 
 

@@ -223,7 +223,28 @@ FILES: Final = [
 ]
 
 
-@pytest.mark.parametrize("plant", FILES, ids=str)
+PREPARED: Final = [
+    Plant(
+        "the prepared list missing",
+        lambda planted: planted.remove("rhm/tpl"),
+        [Finding(Spot("", None), "there is no transaction prepared list, though", NO_PREPARED_LIST)],
+        {
+            **lost("branch put", "decided put"),
+            **back("fourth", "fifth"),
+            "branch": UNPREPARED,
+            "decided": UNPREPARED,
+        },
+    ),
+    Plant(
+        "a queue's journal without files",
+        lambda planted: [remove("bills", number)(planted) for number in range(4)],
+        [Finding(("bills", number, None), "cannot be opened: No such file", LOST_FILE) for number in range(4)],
+        lost(*(f"bill {number}" for number in range(34, 40))),
+    ),
+]
+
+
+@pytest.mark.parametrize("plant", [*FILES, *PREPARED], ids=str)
 def test_sectors_and_files(original: Original, plant: Plant, tmp_path: Path) -> None:
     examine(original, plant, tmp_path / "store")
 
