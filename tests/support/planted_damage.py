@@ -199,6 +199,21 @@ def copy_record(source: str, target: str) -> Callable[[Planted], None]:
     return do
 
 
+def overwrite(source: tuple[str, int], target: tuple[str, int]) -> Callable[[Planted], None]:
+    """Copies one file over another."""
+
+    def do(planted: Planted) -> None:
+        files = planted.original.files
+        planted.write(files[target[0]][target[1]], planted.read(files[source[0]][source[1]]))
+
+    return do
+
+
+def remove(journal: str, number: int) -> Callable[[Planted], None]:
+    """Removes one file of a journal."""
+    return lambda planted: planted.remove(planted.original.files[journal][number])
+
+
 def exchange(one: tuple[str, int], other: tuple[str, int]) -> Callable[[Planted], None]:
     """Exchanges the contents of two files, each given by its journal and number."""
 

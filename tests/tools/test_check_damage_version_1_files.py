@@ -21,6 +21,8 @@ from tests.support.planted_damage import (
     examine,
     exchange,
     lost,
+    overwrite,
+    remove,
     resize,
     zero,
 )
@@ -57,20 +59,6 @@ def rewrite(file: str, old: bytes, new: bytes) -> Callable[[Planted], None]:
         planted.write(file, content.replace(old, new, 1))
 
     return do
-
-
-def overwrite(source: tuple[str, int], target: tuple[str, int]) -> Callable[[Planted], None]:
-    """Copies one file over another."""
-
-    def do(planted: Planted) -> None:
-        files = planted.original.files
-        planted.write(files[target[0]][target[1]], planted.read(files[source[0]][source[1]]))
-
-    return do
-
-
-def remove(journal: str, number: int) -> Callable[[Planted], None]:
-    return lambda planted: planted.remove(planted.original.files[journal][number])
 
 
 def earlier(number: int, bills: int) -> Callable[[Planted], None]:

@@ -22,6 +22,8 @@ from tests.support.planted_damage import (
     exchange,
     flip,
     lost,
+    overwrite,
+    remove,
     resize,
     zero,
 )
@@ -50,20 +52,6 @@ CUT_OFF: Final = Finding("bill 36", "enqueue record of 1024 bytes runs past the 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     return version_2_store(tmp_path_factory.mktemp("version-2") / "store")
-
-
-def overwrite(source: tuple[str, int], target: tuple[str, int]) -> Callable[[Planted], None]:
-    """Copies one file over another."""
-
-    def do(planted: Planted) -> None:
-        files = planted.original.files
-        planted.write(files[target[0]][target[1]], planted.read(files[source[0]][source[1]]))
-
-    return do
-
-
-def remove(journal: str, number: int) -> Callable[[Planted], None]:
-    return lambda planted: planted.remove(planted.original.files[journal][number])
 
 
 def earlier(number: int, bills: int) -> Callable[[Planted], None]:
