@@ -22,6 +22,7 @@ from tests.support.planted_damage import (
     examine,
     exchange,
     lost,
+    overwrite,
     resize,
     zero,
 )
@@ -39,14 +40,6 @@ from tests.support.planted_stores import linear_store
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     return linear_store(tmp_path_factory.mktemp("linear") / "store")
-
-
-def overwrite(source: tuple[str, int], target: tuple[str, int]) -> Callable[[Planted], None]:
-    def do(planted: Planted) -> None:
-        files = planted.original.files
-        planted.write(files[target[0]][target[1]], planted.read(files[source[0]][source[1]]))
-
-    return do
 
 
 def former_life(number: int) -> Callable[[Planted], None]:
