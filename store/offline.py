@@ -187,7 +187,7 @@ class OfflineStore:
         transactions = open_now.all(counted=bool(self.journals))
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2)
-        if self.prepared_list is None and whole and (commits or self._should_have_prepared_list(transactions)):
+        if self._has_no_prepared_list() and whole and (commits or self._should_have_prepared_list(transactions)):
             what = "there is no transaction prepared list, though journals hold transactions"
             self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
         elif self.prepared_list is None and transactions:
@@ -196,6 +196,13 @@ class OfflineStore:
                 "they count as never prepared"
             )
         return RecoveredStore(self, queues, transactions, prepared_list, orphans)
+
+    def _has_no_prepared_list(self) -> bool:
+        """Whether there is none at hand. A linearstore's has at least one file, since the last is never given back."""
+        journal = self.prepared_list
+        if journal is None:
+            return True
+        return self.layout.kind is StoreKind.LINEAR and not journal.files.files and not journal.damage
 
     def _should_have_prepared_list(self, transactions: list[RecoveredTransaction]) -> bool:
         """Version 2 makes the list with the store. qpidd makes it when a transaction is first prepared."""

@@ -400,3 +400,17 @@ def test_the_header_says_where_the_first_record_is(store: Path) -> None:
     builder.write(store)
     result = recovered(store)
     assert (result.store.damage, rids(result)) == ([], [1, 2])
+
+
+def test_an_empty_prepared_list_is_damage_where_transactions_were_committed(store: Path) -> None:
+    builder = LinearBuilder("q1", KIB)
+    builder.enqueue(1, b"m", xid=b"x" * 24)
+    builder.write(store)
+    assert (store / "qls/tpl2").is_dir()
+    assert recovered(store).store.damage == []  # it may have been killed before it first prepared anything
+    builder.commit(2, b"x" * 24)
+    shutil.rmtree(store)
+    builder.write(store)
+    damage = only(recovered(store))
+    assert damage.what == "there is no transaction prepared list, though journals hold transactions"
+    assert damage.consequence.startswith("transactions that were prepared count as never prepared")
