@@ -1,7 +1,8 @@
 """The one seam to the operating system: everything that reads a store takes a `Disk`.
 
 Production hands in `OsDisk`; tests may hand in a simulated disk that tears, loses and flips. This is the reading
-part of the seam. Nothing here writes, and files are opened read-only, so a read-only tree is as good as any other.
+part of the seam; `writable_disk` is the other. Nothing here writes, and files are opened read-only, so a read-only tree
+is as good as any other.
 
 Paths are `str`; names that are not UTF-8 carry surrogate escapes, as `os.fsdecode` gives them.
 """
@@ -56,10 +57,10 @@ class OsFile:
 
     __slots__ = ("_descriptor", "_path", "_size")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, flags: int = os.O_RDONLY) -> None:
         # O_NONBLOCK: opening a FIFO that somebody left in a store must fail below, not wait for a writer.
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             self.close()

@@ -1,0 +1,66 @@
+"""What a journal writer asks for: writes, and then a sync of the files that they touched.
+
+A writer is a state machine without I/O. Whoever owns the files asks it for the next step, does the writes in order,
+has each file named in the step synced, and says `flushed`; or `failed`, after which the writer takes nothing more.
+One step is under way at a time. A flush is one step, or several where it enters a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Write(NamedTuple):
+    """Bytes for one file of the journal.
+
+    Attributes:
+        file: the file's number in the ring.
+        offset: bytes from the file's start.
+        content: what goes there.
+    """
+
+    file: int
+    offset: int
+    content: bytes
+
+
+class Step(NamedTuple):
+    """What is written, in order, and then synced.
+
+    Attributes:
+        writes: the writes; none is longer than a page of the write cache.
+        files: numbers of the files that are to be synced when all is written.
+    """
+
+    writes: Sequence[Write]
+    files: tuple[int, ...]
+
+
+class JournalWriter(Protocol):
+    """What the writers of both versions have in common."""
+
+    def next_flush(self) -> Step | None:
+        """The next step; None if nothing waits to be written, or a step is under way."""
+
+    def flushed(self) -> None:
+        """All of the step is written and synced."""
+
+    def failed(self, error: OSError) -> None:
+        """A write or a sync of the step failed: nothing may be assumed about what reached the disk."""
+
+
+class JournalError(Exception):
+    """A journal does not do what it was asked. Nothing of the operation was written."""
+
+
+class JournalFullError(JournalError):
+    """There is no room for the record, and none will be until messages are dequeued."""
+
+
+class JournalBusyError(JournalError):
+    """There is no room for the record until what was gathered is flushed: flush, and ask again."""
+
+
+class JournalFailedError(JournalError):
+    """A write or a sync failed before: the journal takes no records until the store is opened again."""

@@ -1,0 +1,171 @@
+"""The writing half of the seam to the operating system: what a store that is in use needs beside reading.
+
+Nothing is durable before it is synced: a file's bytes by `sync` of the file, a name in a directory (made, renamed,
+removed) by `sync_directory` of that directory. Whoever acknowledges does so after both. A write that fails may have
+left a beginning of it; a sync that failed leaves nothing certain, and is not tried again: the kernel has dropped the
+pages, and the next sync would succeed without them.
+
+Files are made 0600, directories 0700, whatever the umask.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+from store.disk import Disk, OsDisk, OsFile, ReadableFile
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+
+class WritableFile(ReadableFile, Protocol):
+    """An open file that is read and written by position."""
+
+    def fileno(self) -> int:
+        """The open descriptor, for whoever syncs it elsewhere; -1 where the disk has none."""
+
+    def write(self, offset: int, content: bytes) -> None:
+        """All of `content` at `offset`, in the page cache. Raises OSError; a beginning may be written then."""
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Raises OSError; what was written is then lost or not, unknown."""
+
+
+class DiskLock(Protocol):
+    """A lock that this process holds."""
+
+    def release(self) -> None:
+        """Let it go. Twice is allowed. The system does it too when the process ends, however it does."""
+
+
+class WritableDisk(Disk, Protocol):
+    """What a store in use needs of an operating system. Every method raises OSError as the system does."""
+
+    def create(self, path: str, size: int) -> WritableFile:
+        """A new file of `size` zero bytes, with its space allocated. Raises FileExistsError."""
+
+    def open_writable(self, path: str) -> WritableFile:
+        """Open the regular file at `path` for reading and writing."""
+
+    def make_directory(self, path: str) -> None:
+        """A new directory. Raises FileExistsError."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file or directory another name; a file that has it is replaced. Atomic, not durable."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable as they are now."""
+
+    def lock(self, path: str) -> DiskLock:
+        """Take the lock that the file at `path`, made if need be, stands for. Raises BlockingIOError if it is held."""
+
+
+class OsWritableFile(OsFile):
+    """A `WritableFile` of the operating system."""
+
+    __slots__ = ()
+
+    def __init__(self, path: str, flags: int = os.O_RDWR) -> None:
+        super().__init__(path, flags)
+
+    def fileno(self) -> int:
+        """The open descriptor."""
+        return self._descriptor
+
+    def write(self, offset: int, content: bytes) -> None:
+        """All of `content` at `offset`."""
+        try:
+            done = os.pwrite(self._descriptor, content, offset)
+            while done < len(content):
+                done += os.pwrite(self._descriptor, memoryview(content)[done:], offset + done)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+        self._size = max(self._size, offset + len(content))
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+
+class OsLock:
+    """A `DiskLock` of the operating system."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.release()
+            raise type(error)(error.errno, error.strerror, path) from error
+
+    def release(self) -> None:
+        """Let it go."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class OsWritableDisk(OsDisk):
+    """The `WritableDisk` of the operating system."""
+
+    __slots__ = ()
+
+    def create(self, path: str, size: int) -> OsWritableFile:
+        """A new file of `size` zero bytes, with its space allocated."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            os.fchmod(descriptor, FILE_MODE)
+            if size:
+                os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(descriptor)
+        return OsWritableFile(path)
+
+    def open_writable(self, path: str) -> OsWritableFile:
+        """Open the regular file at `path` for reading and writing."""
+        return OsWritableFile(path)
+
+    def make_directory(self, path: str) -> None:
+        """A new directory."""
+        Path(path).mkdir(DIRECTORY_MODE)
+        Path(path).chmod(DIRECTORY_MODE)
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file or directory another name."""
+        Path(source).rename(target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        Path(path).unlink()
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        Path(path).rmdir()
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable as they are now."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> OsLock:
+        """Take the lock that the file at `path` stands for."""
+        return OsLock(path)
