@@ -10,6 +10,8 @@ Files are made 0600, directories 0700, whatever the umask.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -27,7 +29,7 @@ class WritableFile(ReadableFile, Protocol):
     def fileno(self) -> int:
         """The open descriptor, for whoever syncs it elsewhere; -1 where the disk has none."""
 
-    def write(self, offset: int, content: bytes) -> None:
+    def write(self, offset: int, content: bytes | memoryview) -> None:
         """All of `content` at `offset`, in the page cache. Raises OSError; a beginning may be written then."""
 
     def sync(self) -> None:
@@ -45,7 +47,10 @@ class WritableDisk(Disk, Protocol):
     """What a store in use needs of an operating system. Every method raises OSError as the system does."""
 
     def create(self, path: str, size: int) -> WritableFile:
-        """A new file of `size` zero bytes, with its space allocated. Raises FileExistsError."""
+        """A new file of `size` zero bytes, with its space allocated. Raises FileExistsError.
+
+        Where that fails for lack of room, nothing stays behind; a file may if removing it fails too.
+        """
 
     def open_writable(self, path: str) -> WritableFile:
         """Open the regular file at `path` for reading and writing."""
@@ -81,7 +86,7 @@ class OsWritableFile(OsFile):
         """The open descriptor."""
         return self._descriptor
 
-    def write(self, offset: int, content: bytes) -> None:
+    def write(self, offset: int, content: bytes | memoryview) -> None:
         """All of `content` at `offset`."""
         try:
             done = os.pwrite(self._descriptor, content, offset)
@@ -89,26 +94,46 @@ class OsWritableFile(OsFile):
                 done += os.pwrite(self._descriptor, memoryview(content)[done:], offset + done)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from error
-        self._size = max(self._size, offset + len(content))
+        if content:
+            self._size = max(self._size, offset + len(content))
 
     def sync(self) -> None:
         """Make everything written so far durable."""
+        if self._descriptor < 0:  # Python has its own error for -1 here, and not for pread and pwrite
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from error
 
 
+def _make_private(path: str, flags: int) -> int:
+    """A descriptor of a new file, with its mode set whatever the umask. Raises FileExistsError."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    try:
+        os.fchmod(descriptor, FILE_MODE)
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(error.errno, error.strerror, path) from error
+    return descriptor
+
+
 class OsLock:
     """A `DiskLock` of the operating system."""
 
+    __slots__ = ("_descriptor",)
+
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self._descriptor = _make_private(path, flags)
+        except FileExistsError:
+            self._descriptor = os.open(path, flags)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()
-            raise type(error)(error.errno, error.strerror, path) from error
+            raise OSError(error.errno, error.strerror, path) from error
 
     def release(self) -> None:
         """Let it go."""
@@ -124,12 +149,13 @@ class OsWritableDisk(OsDisk):
 
     def create(self, path: str, size: int) -> OsWritableFile:
         """A new file of `size` zero bytes, with its space allocated."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        descriptor = _make_private(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.fchmod(descriptor, FILE_MODE)
             if size:
                 os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
+            with contextlib.suppress(OSError):  # a full disk gets back what was allocated
+                Path(path).unlink()
             raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(descriptor)

@@ -42,6 +42,10 @@ one. Each record carries the number of the flush that wrote it.
                       number of blocks it covers, commit and abort 0
     tail (12 bytes)   u32 CRC-32C over data, xid, header, salt, in that order; u64 rid
 
+The header sector of version 2 has room for two headers, at 0 and at 256. A file that is entered gets its new header in
+the place of the older one, and the one with the higher first flush number counts. So a header that a crash tears leaves
+the one before it, with which the file is what it was: the oldest.
+
 `first flush number` is that of the flush that wrote the file header: 64 bits, of which the records carry the low
 32. `incarnation` counts how often the journal of this queue id was built anew (resize, conversion).
 

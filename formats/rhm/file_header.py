@@ -18,6 +18,8 @@ assert VERSION_1.size == 48
 assert VERSION_2.size == 60
 
 DEFAULT_FLUSH_ALIGNMENT: Final = 512
+SLOT_SIZE: Final = 256  # version 2: a file's header sector has two places for its header
+SLOTS: Final = FILE_HEADER_SIZE // SLOT_SIZE
 
 #: Where a header of each version has the file's number; version 1 has it once more.
 FILE_NUMBER_OFFSETS: Final = {1: 16, 2: 44}
@@ -41,6 +43,7 @@ class FileHeader:
         queue_id: version 2: the number of the queue whose journal this is.
         incarnation: version 2: how often that queue's journal was built anew.
         flush_alignment: version 2: bytes to which each flush is padded.
+        slot: version 2: which of the two places in the sector the header stands in.
     """
 
     version: int
@@ -56,16 +59,40 @@ class FileHeader:
     queue_id: int = 0
     incarnation: int = 0
     flush_alignment: int = DEFAULT_FLUSH_ALIGNMENT
+    slot: int = 0
 
 
 def decode_file_header(sector: bytes) -> FileHeader | None:
     """The file header in the first sector of a file; None where the file was never written (magic 0).
 
+    Of a version-2 sector's two headers that with the higher flush number counts; one that is torn counts for nothing.
+
     Raises:
-        RhmError: the sector is short, is no file header, is of an unknown version, or fails its checksum.
+        RhmError: the sector is short, holds no file header, is of an unknown version, or fails its checksum.
     """
+    second = _second_header(sector)
     try:
-        magic, version, endian, _ = COMMON.unpack_from(sector)
+        first = _decode_slot(sector, 0)
+    except RhmError:
+        if second is None:
+            raise
+        return second
+    return first if second is None or (first is not None and first.first_flush > second.first_flush) else second
+
+
+def _second_header(sector: bytes) -> FileHeader | None:
+    """The header in the second place of a version-2 sector, if there is a good one."""
+    try:
+        header = _decode_slot(sector, 1)
+    except RhmError:
+        return None
+    return header if header is not None and header.version == 2 else None
+
+
+def _decode_slot(sector: bytes, slot: int) -> FileHeader | None:
+    content = sector[slot * SLOT_SIZE :]
+    try:
+        magic, version, endian, _ = COMMON.unpack_from(content)
     except struct.error:
         raise RhmError("truncated file header") from None
     if magic == 0:
@@ -78,7 +105,7 @@ def decode_file_header(sector: bytes) -> FileHeader | None:
         raise RhmError(f"unsupported journal version {version} in file header", 4)
     if endian:
         raise RhmError(f"byte 5 of file header should be 0, is {endian}", 5)
-    return _decode_version_1(sector) if version == 1 else _decode_version_2(sector)
+    return _decode_version_1(content) if version == 1 else _decode_version_2(content, slot)
 
 
 def _decode_version_1(sector: bytes) -> FileHeader:
@@ -97,7 +124,7 @@ def _decode_version_1(sector: bytes) -> FileHeader:
     )
 
 
-def _decode_version_2(sector: bytes) -> FileHeader:
+def _decode_version_2(sector: bytes, slot: int) -> FileHeader:
     if len(sector) < VERSION_2.size + CRC.size:
         raise RhmError("truncated file header", len(sector))
     (crc,) = CRC.unpack_from(sector, VERSION_2.size)
@@ -117,11 +144,17 @@ def _decode_version_2(sector: bytes) -> FileHeader:
         queue_id=queue,
         incarnation=incarnation,
         flush_alignment=alignment,
+        slot=slot,
     )
 
 
+def encode_header_slot(header: FileHeader) -> bytes:
+    """A version-2 header for one of the two places in a sector, without padding: what is there stays."""
+    return encode_file_header(header)[: VERSION_2.size + CRC.size]
+
+
 def encode_file_header(header: FileHeader) -> bytes:
-    """The whole first sector of a file, padded with 0xff."""
+    """The whole first sector of a file, padded with 0xff; in version 2 with one header."""
     flags = header.overwrite_indicator
     if header.version == 1:
         sector = VERSION_1.pack(
@@ -143,9 +176,15 @@ def header_oddities(sector: bytes) -> list[tuple[int, str]]:
     Returns:
         For each such field its offset and one line about it.
     """
-    found = _version_1_oddities(sector) if sector[4] == 1 else []
-    rest = VERSION_1.size if sector[4] == 1 else VERSION_2.size + CRC.size
-    if not is_padding(sector[rest:FILE_HEADER_SIZE]):
+    second = _second_header(sector)
+    if second is None and sector[4] == 1:
+        found, rest, end = _version_1_oddities(sector), VERSION_1.size, FILE_HEADER_SIZE
+    else:
+        header = decode_file_header(sector)
+        begin = 0 if header is None else header.slot * SLOT_SIZE
+        # The other half of the sector holds an older header, or one that was torn.
+        found, rest, end = [], begin + VERSION_2.size + CRC.size, begin + SLOT_SIZE
+    if not is_padding(sector[rest:end]):
         found.append((rest, "file header's sector is not filled up with 0xff"))
     return found
 

@@ -41,12 +41,14 @@ class RingFile(JournalFile[FileHeader]):
         goes_with_header: whether its records are of the file that its header belongs to, as far as can be told.
         record_indicator: version 1: the overwrite indicator of the first record that was found in it.
         overwrite_indicator: version 1: that which its records should have; None if nothing tells.
+        torn_header: what is wrong with the header of a file that has nothing behind it.
     """
 
     used: bool
     goes_with_header: bool = True
     record_indicator: int | None = None
     overwrite_indicator: int | None = None
+    torn_header: Damage | None = None
 
     def leave_out(self) -> None:
         """Read nothing from the file, since what is in it does not belong here."""

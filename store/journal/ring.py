@@ -64,11 +64,23 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
         damage = [
             entry._replace(consequence=_UNVERIFIED) if entry.consequence == _BY_NUMBER else entry for entry in damage
         ]
+    if version == 2:
+        _forget_torn_headers(files, damage)
     leave_out_strangers(files, version, info, damage)
     placed = by_number(files, damage)
     tell_zeros(placed, damage)
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
     return Ring(JournalFormat(version), geometry, ordered, damage)
+
+
+def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:
+    """A version-2 file whose first header was torn was not entered yet: nothing goes into it before that is synced."""
+    for file in files:
+        if file.torn_header is not None:
+            damage[:] = [
+                entry for entry in damage if entry.file != file.path or entry.offset != file.torn_header.offset
+            ]
+            file.used = False
 
 
 def _version(files: Sequence[RingFile], info: JournalInfo | None) -> int | None:
@@ -110,7 +122,10 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         file.header = decode_file_header(sector)
     except RhmError as error:
         if opened.size >= FILE_HEADER_SIZE:  # else that is told
-            damage.append(Damage(path, error.offset, None, error.what, _BY_NUMBER))
+            entry = Damage(path, error.offset, None, error.what, _BY_NUMBER)
+            if _is_blank(opened):
+                file.torn_header = entry
+            damage.append(entry)
     except OSError as error:
         damage.append(Damage(path, 0, None, f"file header cannot be read: {error.strerror or error}", _BY_NUMBER))
     else:
@@ -156,11 +171,19 @@ def _records_go_with(opened: ReadableFile, header: FileHeader) -> bool:
     return True
 
 
+def _is_blank(opened: ReadableFile) -> bool:
+    """Whether nothing was written behind the header yet: writing begins there."""
+    try:
+        return not opened.read(DATA_OFFSET, FILE_HEADER_SIZE).strip(b"\0")
+    except OSError:
+        return False
+
+
 def _has_data(opened: ReadableFile) -> bool:
     """Whether a file with an all-zero header holds anything: its beginning and sectors all over it are looked at."""
     step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
-        offsets = (DATA_OFFSET, *range(0, opened.size, step))
+        offsets = (DATA_OFFSET, *range(step, opened.size, step))
         return any(opened.read(offset, FILE_HEADER_SIZE).strip(b"\0") for offset in offsets)
     except OSError:
         return True

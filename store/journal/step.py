@@ -22,7 +22,7 @@ class Write(NamedTuple):
 
     file: int
     offset: int
-    content: bytes
+    content: bytes | memoryview
 
 
 class Step(NamedTuple):

@@ -1,4 +1,4 @@
-"""One contract for every key-value map, and what RocksDB adds: private copies and damaged databases."""
+"""What RocksDB adds to the contract of a key-value map (`tests/faults`): private copies and damaged databases."""
 
 from __future__ import annotations
 
@@ -8,101 +8,16 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from store.key_value import CatalogueError, KeyValue, RocksKeyValue, open_copy
-from tests.support.memory_key_value import MemoryKeyValue
 from tests.support.rocksdb_manifest import record_ends
 
 ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture(params=["memory", "rocks", "rocks, another time"])
-def key_value(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValue]:
-    """An empty map of each kind. The last has lived before, so that there are table files and a log."""
-    opened: KeyValue
-    opened = MemoryKeyValue() if request.param == "memory" else RocksKeyValue.open(tmp_path / "map", create=True)
-    if request.param == "rocks, another time":
-        opened.write({b"old": b"1"})
-        opened.write({b"old": None})
-        opened.close()
-        opened = RocksKeyValue.open(tmp_path / "map")
-    yield opened
-    opened.close()
-
-
-class TestContract:
-    def test_a_new_map_is_empty(self, key_value: KeyValue) -> None:
-        assert key_value.get(b"key") is None
-        assert list(key_value.items(b"")) == []
-        assert key_value.damage == ()
-
-    def test_a_batch_sets_and_deletes(self, key_value: KeyValue) -> None:
-        key_value.write({b"a": b"1", b"b": b"2"})
-        key_value.write({b"a": None, b"b": b"3", b"never there": None, b"": b"empty key", b"empty value": b""})
-        assert dict(key_value.items(b"")) == {b"b": b"3", b"": b"empty key", b"empty value": b""}
-        assert (key_value.get(b"a"), key_value.get(b"b"), key_value.get(b"empty value")) == (None, b"3", b"")
-
-    def test_items_are_those_with_the_prefix_in_key_order(self, key_value: KeyValue) -> None:
-        keys = [b"a", b"b", b"b\x00", b"b\x7f", b"b\x80", b"b\xff", b"b\xff\xff", b"c", b"\xff", b"\xff\xff"]
-        key_value.write({key: key * 2 for key in reversed(keys)})
-        assert [key for key, _ in key_value.items(b"")] == keys
-        assert list(key_value.items(b"b")) == [(key, key * 2) for key in keys[1:7]]
-        assert [key for key, _ in key_value.items(b"\xff")] == keys[8:]
-        assert list(key_value.items(b"bb")) == []
-
-    def test_items_are_those_of_the_time_of_the_call(self, key_value: KeyValue) -> None:
-        key_value.write({b"a": b"1", b"b": b"2"})
-        items = key_value.items(b"")
-        key_value.write({b"a": b"changed", b"b": None, b"c": b"new"})
-        assert list(items) == [(b"a", b"1"), (b"b", b"2")]
-        assert list(key_value.items(b"")) == [(b"a", b"changed"), (b"c", b"new")]
-
-    def test_keys_and_values_may_be_any_bytes_of_any_length(self, key_value: KeyValue) -> None:
-        every_byte = bytes(range(256))
-        contents = {every_byte: bytes(2 << 20), every_byte[::-1] * 20: every_byte}
-        key_value.write(dict(contents))
-        assert dict(key_value.items(b"")) == contents
-
-    def test_a_closed_map_says_so(self, key_value: KeyValue) -> None:
-        key_value.write({b"a": b"1"})
-        key_value.close()
-        key_value.close()
-        attempts: list[Callable[[], object]] = [
-            lambda: key_value.get(b"a"),
-            lambda: list(key_value.items(b"")),
-            lambda: key_value.write({b"a": b"2"}),
-        ]
-        for attempt in attempts:
-            with pytest.raises(CatalogueError, match="closed"):
-                attempt()
-
-    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(
-        batches=st.lists(
-            st.dictionaries(st.binary(max_size=3), st.none() | st.binary(max_size=20), max_size=5), max_size=6
-        ),
-        prefix=st.binary(max_size=2),
-    )
-    def test_it_is_a_sorted_dict(
-        self, key_value: KeyValue, batches: list[dict[bytes, bytes | None]], prefix: bytes
-    ) -> None:
-        key_value.write({key: None for key, _ in key_value.items(b"")})
-        model: dict[bytes, bytes] = {}
-        for batch in batches:
-            key_value.write(batch)
-            model.update({key: value for key, value in batch.items() if value is not None})
-            model = {key: value for key, value in model.items() if batch.get(key, b"") is not None}
-        expected = sorted((key, value) for key, value in model.items() if key.startswith(prefix))
-        assert list(key_value.items(prefix)) == expected
-
-
-# --------------------------------------------------------------------------------------------------------------
 
 KILLED = """
 import os, sys

@@ -1,0 +1,88 @@
+"""From a version-2 journal as recovery read it to the state in which its writer takes it up.
+
+Recovery counts bytes from the beginning of the oldest file; the writer counts blocks through the endless stream of all
+laps. Which lap it is does not matter beyond the overwrite indicator, which tells an odd one from an even one.
+"""
+
+from __future__ import annotations
+
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, RecordHeader, decode_header
+from store.journal.journal import Journal
+from store.journal.order import RingFile
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery
+from store.journal.space import SIZE_BITS
+from store.journal.version_2_writer import WriterState, new_state
+from store.journal.writer_transactions import OpenTransaction
+
+
+class NotToBeTakenUpError(Exception):
+    """A journal whose files are too damaged to go on writing."""
+
+
+def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> WriterState:
+    """What `journal` holds, its open transactions not yet resolved.
+
+    Args:
+        journal: the journal, open for reading.
+        recovery: what a walk over all of it found.
+        end: where the walk ended; None if nothing was ever written.
+
+    Raises:
+        NotToBeTakenUpError: a file's header is lost.
+        OSError: it cannot be read.
+    """
+    files = [file for file in journal.files.files if isinstance(file, RingFile)]
+    if end is None or not files:
+        return new_state()
+    file_blocks = journal.files.geometry.data_size // BLOCK_SIZE
+    first, salts = _laps(files, journal.files.geometry.files)
+    base = first * file_blocks
+
+    kept: list[tuple[int, int, int]] = []  # place, record id, blocks
+    for rid, place, _ in recovery.messages.in_place_order():
+        kept.append((place, rid, _header(journal, place).size // BLOCK_SIZE))
+    known = {rid for _, rid, _ in kept}
+    transactions: dict[bytes, OpenTransaction] = {}
+    holders: dict[int, OpenTransaction] = {}
+    for transaction in recovery.transactions:
+        opened = transactions[transaction.xid] = OpenTransaction(transaction.xid)
+        for operation in transaction:
+            if operation.is_enqueue:
+                kept.append((operation.place, operation.rid, _header(journal, operation.place).size // BLOCK_SIZE))
+                known.add(operation.rid)
+                opened.enqueues[operation.rid] = None
+        for operation in transaction:
+            if not operation.is_enqueue and operation.rid in known:
+                header = _header(journal, operation.place)
+                before = holders.get(operation.rid)
+                if before is not None:  # a transaction that was dropped without an abort; the later one counts
+                    kept = [entry for entry in kept if entry[1] != before.dequeues[operation.rid]]
+                    del before.dequeues[operation.rid]
+                holders[operation.rid] = opened
+                opened.dequeues[operation.rid] = header.rid
+                if header.flags & COMMIT_DECISION:
+                    opened.commit_decisions.add(header.rid)
+                kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
+    live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
+    slots = {file.number: file.header.slot for file in files if file.header is not None}
+    return WriterState(base + end.place // BLOCK_SIZE, end.flush, end.sealed, salts, slots, live, transactions)
+
+
+def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:
+    """The oldest file, counted over all laps, and the salts of all."""
+    salts = {}
+    first = None
+    for position, file in enumerate(files):
+        if file.header is None:
+            raise NotToBeTakenUpError(f"{file.path}: the file's header is lost")
+        if first is None:
+            first = file.header.overwrite_indicator * count + file.header.file_number
+        salts[first + position] = file.header.salt
+    assert first is not None
+    return first, salts
+
+
+def _header(journal: Journal, place: int) -> RecordHeader:
+    return decode_header(journal.stream.read(place, MAX_HEADER_SIZE))

@@ -1,0 +1,108 @@
+"""The files of one journal that is written: made, written in steps, and read where the writer asks for it.
+
+At most two of them are open while nothing is under way: the one that is written, and the one before or after it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from formats.rhm.jinf import JournalInfo, encode_jinf
+from store.journal.directory import data_path
+from store.journal.step import Step
+from store.writable_disk import WritableDisk, WritableFile
+
+_OPEN_FILES = 2
+
+
+def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
+    """Make a journal's directory with its info file and its empty files, all of it synced but its own name.
+
+    Raises:
+        OSError: it cannot be made; a part of it may be there.
+    """
+    disk.make_directory(directory)
+    content = encode_jinf(info)
+    file = disk.create(posixpath.join(directory, f"{info.base_name}.jinf"), len(content))
+    try:
+        file.write(0, content)
+        file.sync()
+    finally:
+        file.close()
+    for number in range(info.geometry.files):
+        file = disk.create(data_path(directory, info.base_name, number), info.geometry.file_size)
+        try:
+            file.sync()
+        finally:
+            file.close()
+    disk.sync_directory(directory)
+
+
+def remove_journal(disk: WritableDisk, directory: str) -> None:
+    """Remove a journal's directory. What is in it that is no file is left, and the directory with it: OSError."""
+    for name in disk.names(directory):
+        disk.remove(posixpath.join(directory, name))
+    disk.remove_directory(directory)
+
+
+class JournalStorage:
+    """The files of one journal.
+
+    Args:
+        disk: where they are.
+        directory: the journal's.
+        base_name: what their names begin with.
+        geometry: their number and size.
+    """
+
+    __slots__ = ("_base_name", "_directory", "_disk", "_file_blocks", "_geometry", "_open")
+
+    def __init__(self, disk: WritableDisk, directory: str, base_name: str, geometry: Geometry) -> None:
+        self._disk, self._directory, self._base_name, self._geometry = disk, directory, base_name, geometry
+        self._file_blocks = geometry.data_size // BLOCK_SIZE
+        self._open: dict[int, WritableFile] = {}
+
+    def write(self, step: Step) -> list[WritableFile]:
+        """Do the writes of a step. Returns the files that are to be synced. Raises OSError."""
+        for number, offset, content in step.writes:
+            self._file(number).write(offset, content)
+        return [self._file(number) for number in step.files]
+
+    def read(self, block: int, size: int) -> bytes:
+        """`size` bytes from a block of the endless stream on. Raises OSError."""
+        parts = []
+        index, rest = divmod(block, self._file_blocks)
+        offset = DATA_OFFSET + rest * BLOCK_SIZE
+        while size > 0:
+            count = min(size, self._geometry.file_size - offset)
+            parts.append(self._file(index % self._geometry.files).read(offset, count))
+            size -= count
+            index, offset = index + 1, DATA_OFFSET
+        return b"".join(parts)
+
+    def sync_end(self, position: int) -> None:
+        """Sync the file in which a journal ended, at the block `position`: what recovery read there may be nowhere else.
+
+        What stands in the files before it was synced before anything was written behind it.
+        """
+        if position:
+            self._file((position - 1) // self._file_blocks % self._geometry.files).sync()
+
+    def trim(self) -> None:
+        """Close what has not been used for long. Nothing may be under way."""
+        while len(self._open) > _OPEN_FILES:
+            self._open.pop(next(iter(self._open))).close()
+
+    def close(self) -> None:
+        """Close all files. Nothing may be under way."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _file(self, number: int) -> WritableFile:
+        file = self._open.pop(number, None)
+        if file is None:
+            file = self._disk.open_writable(data_path(self._directory, self._base_name, number))
+        self._open[number] = file  # the last one is the one used last
+        return file

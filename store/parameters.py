@@ -1,0 +1,520 @@
+"""The store's options: one table, the values that were made of it, and how illegal numbers are corrected.
+
+A number that is not legal never keeps a broker from starting. It is replaced by the nearest legal one, the smaller of
+two that are equally near, and a warning says so (003, section 6.3: P-26, P-27, PV-6). The same holds for the numbers
+in a queue's declaration. What is no number at all, no yes or no, or not one of the words to choose from, is an error:
+there is nothing near it.
+
+Two numbers depend on each other: a file holds a whole number of pages of the write cache, since qpidd writes wrongly
+where it does not (formats page, section 3.1). File sizes are multiples of 64 KiB, so only a page of 128 KiB can be too
+large. Among the store's options the page gives way, as in qpidd (section 11.1). In a queue's declaration the file
+does, for the page is the store's; the nearest size may be one page of 64 KiB less than was asked for.
+
+The documents differ on some numbers; the table has what was decided:
+
+    jfile-size-pgs, maximum         32768 in the documents; qpidd 1.40 takes 32767 (section 11.1)
+    tpl-wcache-page-size, default   32 in 003, table 6.2; 4 in qpidd, and 004 calls it "a lot smaller" than the other
+    wcache-page-size 0              the minimum, 1, is nearest; qpidd takes 32
+    wcache-page-size 3              2, by the rule for ties; qpidd takes 4
+    a number out of range           corrected; qpidd 1.40 does not start, or refuses the queue
+
+Options of older and other stores that this one has no use for are accepted, and a notice says why they do nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Any, Final, NamedTuple
+
+from formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry
+from store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed, printable
+from store.sizing import DEFAULT_FILES, MAX_PAGES
+from store.sync.choice import AUTO, SYNC_DRIVERS
+
+_KIB: Final = 1024
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")  # no number that anybody means has more digits
+_MOST: Final = 10**40
+_SHOWN: Final = 60  # characters of a bad value that an error shows
+_SWITCH: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+class ParameterError(Exception):
+    """A value cannot be understood, so that there is no nearest legal one. The text is one line for a person."""
+
+
+class OnDamage(StrEnum):
+    """What recovery does with a journal that is damaged in a way that no crash explains."""
+
+    QUARANTINE = "quarantine"
+    REFUSE = "refuse"
+
+
+class Kind(Enum):
+    """What an option's value is."""
+
+    NUMBER = auto()
+    SWITCH = auto()  # yes or no
+    CHOICE = auto()  # one of several words
+    TEXT = auto()
+
+
+class StoreOption(NamedTuple):
+    """One option of the store.
+
+    Attributes:
+        name: as it is written on the command line, after `--`, and in the option file.
+        kind: what its value is.
+        default: what it is if it is not given; None if that follows from something else.
+        help: what it is for, in one line.
+        source: where it is documented; "own" for what only this store has.
+        unit: what a number counts.
+        legal: the numbers that are legal, in order.
+        rule: what a number within the range has to be, in the words of a warning; empty if each of them is legal.
+        words: the words to choose from.
+        alias: another name for it.
+        not_needed: why it has no effect; empty if it has one.
+    """
+
+    name: str
+    kind: Kind
+    default: int | str | bool | None
+    help: str
+    source: str
+    unit: str = ""
+    legal: Sequence[int] = ()
+    rule: str = ""
+    words: Sequence[str] = ()
+    alias: str = ""
+    not_needed: str = ""
+
+    @property
+    def minimum(self) -> int | None:
+        """The least legal number; None if the value is no number."""
+        return self.legal[0] if self.legal else None
+
+    @property
+    def maximum(self) -> int | None:
+        """The largest legal number; None if the value is no number."""
+        return self.legal[-1] if self.legal else None
+
+    @property
+    def field(self) -> str:
+        """Its attribute of `StoreParameters`."""
+        return self.name.replace("-", "_")
+
+
+_FILES: Final = range(4, MAX_FILES + 1)
+_FILE_PAGES: Final = range(1, MAX_PAGES + 1)
+_PAGE_SIZES: Final = tuple(1 << power for power in range(8))  # KiB
+_POWER: Final = "a power of 2"
+#: Pages of the write cache by their size in KiB, as qpidd has them (formats page, section 11.1).
+_PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 128: 8}
+_PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: section 11.2; maximum: the most that qpidd has
+_ALIGNMENTS: Final = (512, 4096)  # bytes: the sectors that disks have
+_TABLE: Final = "003, table 6.2"
+_LINEAR: Final = "formats page, section 11.2"
+_NO_POOL: Final = "this store has no pool of empty files."
+
+_NUM_JFILES: Final = StoreOption(
+    "num-jfiles", Kind.NUMBER, DEFAULT_FILES, "Number of files in each queue's journal", _TABLE, "files", _FILES
+)
+_JFILE_SIZE: Final = StoreOption(
+    "jfile-size-pgs", Kind.NUMBER, 24, "Size of each journal file", _TABLE, "pages of 64 KiB", _FILE_PAGES
+)
+_PAGE: Final = StoreOption(
+    "wcache-page-size",
+    Kind.NUMBER,
+    32,
+    "Size of a page of a journal's write cache: small for latency, large for throughput",
+    _TABLE,
+    "KiB",
+    _PAGE_SIZES,
+    _POWER,
+)
+_NUM_PAGES: Final = StoreOption(
+    "wcache-num-pages", Kind.NUMBER, None, "Number of pages of a journal's write cache", _LINEAR, "pages", _PAGES
+)
+
+OPTIONS: Final = (
+    StoreOption(
+        "store-dir",
+        Kind.TEXT,
+        None,
+        "Directory of journals and persistent configuration, in place of the data directory",
+        "003, table 6.2; 000 and 004 for the alias",
+        alias="store-directory",
+    ),
+    _NUM_JFILES,
+    _JFILE_SIZE,
+    _PAGE,
+    _NUM_PAGES,
+    _NUM_JFILES._replace(name="tpl-num-jfiles", help="Number of files in the prepared list's journal"),
+    _JFILE_SIZE._replace(name="tpl-jfile-size-pgs", help="Size of each file of the prepared list's journal"),
+    _PAGE._replace(
+        name="tpl-wcache-page-size",
+        default=4,
+        help="Size of a page of the prepared list's write cache",
+        source="formats page, section 11.1",
+    ),
+    _NUM_PAGES._replace(name="tpl-wcache-num-pages", help="Number of pages of the prepared list's write cache"),
+    StoreOption("truncate", Kind.SWITCH, False, "Discard all that the store holds before it is opened", _TABLE),
+    StoreOption(
+        "on-damage",
+        Kind.CHOICE,
+        OnDamage.QUARANTINE,
+        "What recovery does with a damaged journal: set the damage aside and go on, or do not start",
+        "own",
+        words=tuple(OnDamage),
+    ),
+    StoreOption("sync", Kind.CHOICE, AUTO, "Who waits for the disk", "own", words=SYNC_DRIVERS),
+    StoreOption(
+        "flush-alignment",
+        Kind.NUMBER,
+        512,
+        "What flushes of new journals are padded to: the sector size of the disk",
+        "own",
+        "bytes",
+        _ALIGNMENTS,
+        "512 or 4096",
+    ),
+    StoreOption(
+        "mst-log", Kind.SWITCH, False, "Log the Java broker's messages MST-1001 to MST-1006, too", "004, 31203"
+    ),
+    StoreOption(
+        "store-async",
+        Kind.SWITCH,
+        True,
+        "Write asynchronously",
+        "000, 379; 004, 27984",
+        not_needed="messages are always written asynchronously.",
+    ),
+    StoreOption(
+        "store-force",
+        Kind.SWITCH,
+        False,
+        "Delete all existing data if the store's mode changed",
+        "000, 382; 004, 27986",
+        not_needed="the store has one mode, and only truncate deletes data.",
+    ),
+    StoreOption(
+        "auto-expand",
+        Kind.SWITCH,
+        False,
+        "Add files to a journal that is filling up",
+        "formats page, section 7",
+        not_needed="a journal keeps its number of files; qstore-size says how large it has to be.",
+    ),
+    StoreOption(
+        "auto-expand-max-jfiles",
+        Kind.NUMBER,
+        0,
+        "Number of files up to which a journal may expand",
+        "formats page, section 7",
+        "files",
+        range(MAX_FILES + 1),
+        alias="max-auto-expand-jfiles",
+        not_needed="a journal keeps its number of files; qstore-size says how large it has to be.",
+    ),
+    StoreOption(
+        "journal-flush-timeout",
+        Kind.TEXT,
+        "500ms",
+        "Time after which an idle journal is flushed",
+        _LINEAR,
+        not_needed="what was gathered is flushed as soon as the disk is free.",
+    ),
+    StoreOption("efp-partition", Kind.TEXT, "1", "Partition of the pool of empty files", _LINEAR, not_needed=_NO_POOL),
+    StoreOption(
+        "efp-file-size", Kind.TEXT, "2048", "Size of the files of the pool, in KiB", _LINEAR, not_needed=_NO_POOL
+    ),
+    StoreOption(
+        "overwrite-before-return",
+        Kind.SWITCH,
+        False,
+        "Overwrite files with zeros before they go back to the pool",
+        _LINEAR,
+        not_needed=_NO_POOL,
+    ),
+)
+"""All options, in the order in which help shows them."""
+
+QUEUE_ARGUMENTS: Final = (
+    _NUM_JFILES._replace(name="qpid.file_count", help="Number of files in the queue's journal", source="003, P-16"),
+    _JFILE_SIZE._replace(name="qpid.file_size", help="Size of each file of the queue's journal", source="003, P-16"),
+)
+"""The arguments of a queue's declaration that say how large its journal is; their defaults are the store's options."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParameters:
+    """The values of the options, all of them legal where `parse_parameters` made them.
+
+    The attributes are the options of the same names. `store_dir` is None if it was not given. A cache has, unless
+    told, as many pages as qpidd gives it for the page size.
+    """
+
+    store_dir: str | None = None
+    num_jfiles: int = DEFAULT_FILES
+    jfile_size_pgs: int = 24
+    wcache_page_size: int = 32
+    wcache_num_pages: int = _PAGES_BY_SIZE[32]
+    tpl_num_jfiles: int = DEFAULT_FILES
+    tpl_jfile_size_pgs: int = 24
+    tpl_wcache_page_size: int = 4
+    tpl_wcache_num_pages: int = _PAGES_BY_SIZE[4]
+    truncate: bool = False
+    on_damage: OnDamage = OnDamage.QUARANTINE
+    sync: str = AUTO
+    flush_alignment: int = 512
+    mst_log: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        """Of a queue's journal, if the queue's declaration says nothing else."""
+        return Geometry.from_pages(self.num_jfiles, self.jfile_size_pgs)
+
+    @property
+    def tpl_geometry(self) -> Geometry:
+        """Of the prepared list's journal."""
+        return Geometry.from_pages(self.tpl_num_jfiles, self.tpl_jfile_size_pgs)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page of a journal's write cache: of one write."""
+        return self.wcache_page_size * _KIB
+
+    @property
+    def tpl_page_bytes(self) -> int:
+        """Bytes of a page of the prepared list's write cache."""
+        return self.tpl_wcache_page_size * _KIB
+
+    @property
+    def write_cache_bytes(self) -> int:
+        """Bytes of a journal that may be unsynced."""
+        return self.page_bytes * self.wcache_num_pages
+
+    @property
+    def tpl_write_cache_bytes(self) -> int:
+        """Bytes of the prepared list's journal that may be unsynced."""
+        return self.tpl_page_bytes * self.tpl_wcache_num_pages
+
+
+# ---- corrections ----
+
+
+class Correction(NamedTuple):
+    """A legal number, and what is to be said about how it came about.
+
+    Attributes:
+        value: the number to use.
+        warnings: for the log; empty if it is the number that was given.
+    """
+
+    value: int
+    warnings: tuple[LogLine, ...]
+
+
+def nearest(value: int, legal: Sequence[int]) -> int:
+    """The number of `legal`, which are in order, that is nearest to `value`; of two the smaller."""
+    above = bisect_left(legal, value)
+    if above == len(legal):
+        return legal[-1]
+    if above == 0 or legal[above] - value < value - legal[above - 1]:
+        return legal[above]
+    return legal[above - 1]
+
+
+def correct_number(option: StoreOption, value: int) -> Correction:
+    """The legal value of a number option that is nearest to `value`."""
+    corrected = nearest(value, option.legal)
+    if corrected == value:
+        return Correction(value, ())
+    if value < option.legal[0]:
+        warning = below_minimum(option.name, value, corrected)
+    elif value > option.legal[-1]:
+        warning = above_maximum(option.name, value, corrected)
+    else:
+        warning = not_legal(option.name, value, option.rule, corrected)
+    return Correction(corrected, (warning,))
+
+
+def correct_page(name: str, page: int, file_pages: int) -> Correction:
+    """The legal page size nearest to `page` of which a file holds a whole number.
+
+    Args:
+        name: the option that gives the page size.
+        page: KiB, legal.
+        file_pages: size of a file in pages of 64 KiB.
+    """
+    file = file_pages * PAGE_SIZE // _KIB
+    corrected = nearest(page, [one for one in _PAGE_SIZES if file % one == 0])
+    if corrected == page:
+        return Correction(page, ())
+    rule = f"a whole part of a journal file of {file} KiB"
+    return Correction(corrected, (not_legal(name, page, rule, corrected),))
+
+
+def correct_file(name: str, file_pages: int, page: int) -> Correction:
+    """The legal file size nearest to `file_pages` that holds a whole number of pages of the write cache.
+
+    Args:
+        name: the argument that gives the file size.
+        file_pages: size of a file in pages of 64 KiB, legal.
+        page: KiB of a page of the write cache.
+    """
+    step = max(1, page * _KIB // PAGE_SIZE)
+    corrected = nearest(file_pages, range(step, MAX_PAGES + 1, step))
+    if corrected == file_pages:
+        return Correction(file_pages, ())
+    rule = f"a multiple of the write cache's page size of {page} KiB"
+    return Correction(corrected, (not_legal(name, file_pages, rule, corrected),))
+
+
+# ---- from options to parameters ----
+
+
+def parse_parameters(options: Mapping[str, object]) -> tuple[StoreParameters, tuple[LogLine, ...]]:
+    """The store's parameters, and what is to be logged about them.
+
+    Args:
+        options: the options that were given, by name or alias without dashes; a value is text, or what text means.
+
+    Raises:
+        ParameterError: a value cannot be understood, an option is not known or given under both of its names.
+    """
+    given = _by_name(options)
+    values: dict[str, Any] = {}
+    lines: list[LogLine] = []
+    for option in OPTIONS:
+        if option.name not in given:
+            continue
+        value, warnings = _read(option, given[option.name])
+        if option.not_needed:
+            lines.append(not_needed(option.name, option.not_needed))
+        else:
+            values[option.field] = value
+            lines.extend(warnings)
+    for prefix in ("", "tpl-"):
+        lines.extend(_fit_cache(prefix, values))
+    return StoreParameters(**values), tuple(lines)
+
+
+def queue_geometry(arguments: Mapping[str, Any], parameters: StoreParameters) -> tuple[Geometry, tuple[LogLine, ...]]:
+    """How large the journal of a queue is to be, and what is to be logged about it.
+
+    Args:
+        arguments: of the queue's declaration, as plain values.
+        parameters: the store's, for what the declaration does not say.
+
+    Raises:
+        ParameterError: an argument is no number; the text is fit for the client.
+    """
+    count, size = QUEUE_ARGUMENTS
+    files, pages = Correction(parameters.num_jfiles, ()), Correction(parameters.jfile_size_pgs, ())
+    if count.name in arguments:
+        files = correct_number(count, _number("queue argument", count, arguments[count.name]))
+    if size.name in arguments:
+        pages = correct_number(size, _number("queue argument", size, arguments[size.name]))
+    fitting = correct_file(size.name, pages.value, parameters.wcache_page_size)
+    return Geometry.from_pages(files.value, fitting.value), files.warnings + pages.warnings + fitting.warnings
+
+
+def store_directory(parameters: StoreParameters, data_directory: str | None) -> str:
+    """The directory below which the store is: the option's, else the broker's data directory (P-6).
+
+    Raises:
+        ParameterError: there is neither.
+    """
+    directory = parameters.store_dir or data_directory
+    if not directory:
+        raise ParameterError("there is no directory for the store: give store-dir, or leave out no-data-dir")
+    return directory
+
+
+def _by_name(options: Mapping[str, object]) -> dict[str, object]:
+    """Options under their names where they were given under an alias."""
+    known = {name: option for option in OPTIONS for name in (option.name, option.alias) if name}
+    given: dict[str, object] = {}
+    for name, value in options.items():
+        option = known.get(name)
+        if option is None:
+            raise ParameterError(f"option {_shown(name)} is not known to the store: see --help for those that are")
+        if option.name in given:
+            raise ParameterError(f"option {option.name} is given twice, also as {option.alias}: give it once")
+        given[option.name] = value
+    return given
+
+
+def _fit_cache(prefix: str, values: dict[str, Any]) -> tuple[LogLine, ...]:
+    """Makes pages fit their file in `values`, and counts them where nobody did; what is to be logged about it."""
+    page, pages, file = (
+        next(option for option in OPTIONS if option.name == prefix + name)
+        for name in ("wcache-page-size", "wcache-num-pages", "jfile-size-pgs")
+    )
+    fitting = correct_page(page.name, values.get(page.field, page.default), values.get(file.field, file.default))
+    values[page.field] = fitting.value
+    values.setdefault(pages.field, _PAGES_BY_SIZE[fitting.value])
+    return fitting.warnings
+
+
+# ---- values from text ----
+
+
+def _read(option: StoreOption, value: object) -> tuple[object, tuple[LogLine, ...]]:
+    """What a value means, corrected, and the warnings."""
+    match option.kind:
+        case Kind.NUMBER:
+            return correct_number(option, _number("option", option, value))
+        case Kind.SWITCH:
+            return _switch(option, value), ()
+        case Kind.CHOICE:
+            return _choice(option, value), ()
+        case Kind.TEXT:
+            return _text(option, value), ()
+
+
+def _number(what: str, option: StoreOption, value: object) -> int:
+    if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and -_MOST < value < _MOST:
+        return int(value)
+    raise ParameterError(
+        f"{what} {option.name}: {_shown(value)} is not a whole number: give one from {option.minimum} to "
+        f"{option.maximum}"
+    )
+
+
+def _switch(option: StoreOption, value: object) -> bool:
+    word = str(int(value)) if isinstance(value, int) and -1 < value < _MOST else value
+    if isinstance(word, str) and word.strip().lower() in _SWITCH:
+        return _SWITCH[word.strip().lower()]
+    raise ParameterError(f"option {option.name}: {_shown(value)} is neither yes nor no: give one of them")
+
+
+def _choice(option: StoreOption, value: object) -> str:
+    if isinstance(value, str):
+        for word in option.words:
+            if value.strip().lower() == word:
+                return word
+    raise ParameterError(f"option {option.name}: {_shown(value)} is not known: give one of {', '.join(option.words)}")
+
+
+def _text(option: StoreOption, value: object) -> str:
+    if isinstance(value, str) and value and "\0" not in value:
+        return value
+    raise ParameterError(f"option {option.name}: {_shown(value)} cannot be used: give text, and without NUL")
+
+
+def _shown(value: object) -> str:
+    """A bad value, for an error: on one line and not too long. A hostile client may have made it."""
+    if isinstance(value, str):
+        return f'"{printable(value[:_SHOWN])}{"…" if len(value) > _SHOWN else ""}"'
+    if isinstance(value, bool):
+        return f'"{str(value).lower()}"'
+    if isinstance(value, int):
+        return "a number of that many digits" if not -_MOST < value < _MOST else str(value)
+    return f"a value of type {type(value).__name__}"

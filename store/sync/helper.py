@@ -1,0 +1,174 @@
+"""The program of the helper process: gets open files over a socket, syncs them, answers.
+
+It is run by its path, `python -I -S helper.py DESCRIPTOR`, and imports little, so that it is there in milliseconds.
+The descriptor is one end of a pair of SOCK_SEQPACKET sockets; it keeps the limits of each message:
+
+| message | content (little endian) |
+|---|---|
+| greeting, once, from here | `GREETING` |
+| request | for each file a job number u64; with it, as SCM_RIGHTS, their descriptors in the same order |
+| request without a file | one job number; no descriptor. Its answer is EBADF |
+| answer, one for each request | for each file its job number u64 and an errno u32, 0 where it is synced |
+
+Several threads wait for requests, each does one at a time; so requests are synced side by side, and one that finds a
+thread at rest is not passed on further. A request of many files on one ext4 is written by one `syncfs`, which sends the
+disk one flush instead of one for each file. It is followed by a look at every file's own error, because `syncfs` tells
+an error to one open file only. Other file systems are not synced so: XFS, for one, may leave out the flush.
+
+A file is closed before its answer is sent. The process ends at the socket's end of file: when its parent closes it, or
+dies. It starts with SIGINT, SIGTERM and SIGHUP blocked, since it must be there as long as its parent writes.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import ctypes
+
+GREETING: Final = b"qstore-sync 1"
+JOB: Final = struct.Struct("<Q")
+ANSWER: Final = struct.Struct("<QI")
+MAX_FILES: Final = 253
+"""Descriptors in one request: SCM_MAX_FD of Linux."""
+THREADS: Final = 16
+"""Requests at once."""
+
+_SYNCFS_FILES: Final = 16
+"""With more files than this on one file system one `syncfs` is faster (tests/bench/bench_sync.py)."""
+_SYNCFS_KERNEL: Final = (5, 8)
+"""Before this version of Linux `syncfs` does not tell that writing back failed."""
+_SYNCFS_KINDS: Final = frozenset({"ext4"})
+"""File systems whose `syncfs` ends with a flush of the disk's cache, as `fdatasync` does."""
+_WAIT_BEFORE: Final = 1
+"""SYNC_FILE_RANGE_WAIT_BEFORE (sync_file_range(2)): wait for what is being written, and tell the file's error."""
+
+
+def sync_file(descriptor: int) -> int:
+    """Sync one file; the errno, 0 if it is synced."""
+    try:
+        os.fdatasync(descriptor)
+    except OSError as error:
+        return error.errno or 1
+    return 0
+
+
+def file_system_kind(device: int) -> str:
+    """What kind of file system a device (`st_dev`) is mounted as: "ext4"; "" if it is not known."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:  # noqa: PTH123
+        for line in mounts:
+            # 36 35 98:0 /root /mount/point options optional… - ext4 source options (proc_pid_mountinfo(5))
+            before, _, after = line.partition(" - ")
+            if before.split(" ", 3)[2] == number:
+                return after.split(" ", 1)[0]
+    return ""
+
+
+class FileSystemSync:
+    """Many files by one `syncfs`. Loaded when first needed: most requests are of one file."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._get_errno = ctypes.get_errno
+        self._libc: ctypes.CDLL | None = None
+        release = os.uname().release.split("-")[0].split(".")
+        if tuple(int(part) for part in release[:2]) >= _SYNCFS_KERNEL:
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+    def sync(self, descriptors: Sequence[int]) -> list[int] | None:
+        """Sync files; an errno for each. None if it cannot be done so, or failed: sync each by itself."""
+        libc = self._libc
+        devices = {os.fstat(descriptor).st_dev for descriptor in descriptors}
+        if libc is None or len(devices) != 1 or file_system_kind(devices.pop()) not in _SYNCFS_KINDS:
+            return None
+        if libc.syncfs(descriptors[0]) != 0:
+            return None
+        return [self._own_error(libc, descriptor) for descriptor in descriptors]
+
+    def _own_error(self, libc: ctypes.CDLL, descriptor: int) -> int:
+        return self._get_errno() if libc.sync_file_range(descriptor, 0, 0, _WAIT_BEFORE) != 0 else 0
+
+
+class Helper:
+    """The helper's side of the socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._file_system_sync: FileSystemSync | None = None
+
+    def serve(self) -> None:
+        """Do requests until the parent is gone. Ends the process."""
+        try:
+            while jobs_and_files := self._receive():
+                jobs, descriptors = jobs_and_files
+                try:
+                    errors = self.sync(descriptors)
+                finally:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                self._connection.send(b"".join(map(ANSWER.pack, jobs, errors or [errno.EBADF])))
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(0)
+        except BaseException as error:  # Half a helper would be silence: end, and the parent sees it.
+            print(f"sync helper: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(1)
+        os._exit(0)
+
+    def _receive(self) -> tuple[list[int], Sequence[int]] | None:
+        """The next request; None at the end."""
+        descriptors = array.array("i")
+        room = socket.CMSG_SPACE(MAX_FILES * descriptors.itemsize)
+        content, ancillary, flags, _ = self._connection.recvmsg(MAX_FILES * JOB.size, room, socket.MSG_CMSG_CLOEXEC)
+        if not content:
+            return None
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(data)
+        jobs = [job for (job,) in JOB.iter_unpack(content)]
+        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC) or len(jobs) != (len(descriptors) or 1):
+            raise ValueError(f"{len(descriptors)} files came for {len(jobs)} jobs: allow more open files")
+        return jobs, descriptors
+
+    def sync(self, descriptors: Sequence[int]) -> list[int]:
+        """Sync files; an errno for each."""
+        if len(descriptors) > _SYNCFS_FILES:
+            with self._lock:
+                self._file_system_sync = self._file_system_sync or FileSystemSync()
+            errors = self._file_system_sync.sync(descriptors)
+            if errors is not None:
+                return errors
+            return self._sync_side_by_side(descriptors)
+        return [sync_file(descriptor) for descriptor in descriptors]
+
+    def _sync_side_by_side(self, descriptors: Sequence[int]) -> list[int]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(sync_file, descriptors))
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the one argument."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
+    helper = Helper(connection)
+    for _ in range(THREADS - 1):
+        threading.Thread(target=helper.serve, daemon=True).start()
+    connection.send(GREETING)
+    helper.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""The driver with a helper process: what a broker takes.
+
+A thread of the broker's own would have to win the interpreter lock before it can say that a file is synced, and while
+the event loop is busy that takes many turns. Another process has its own lock. It gets the open files themselves over a
+socket pair (SCM_RIGHTS), waits for the disk, and answers; see `helper` for the messages. A file is sent with each
+request and closed before its answer: that costs microseconds, and the helper never holds a file that was removed.
+
+**How requests are made.** As long as few are under way, each file is a request of its own, and the helper syncs them
+side by side. When all its threads are busy, files gather here, and go out when an answer comes: the few one by one, the
+many in large requests, which the helper may write by `syncfs`. So a crowd of dirty files is one group commit without
+a timer. Sending never waits: what the socket does not take gathers too.
+
+**How it ends.** The helper lives as long as the socket: it ends by itself when this process closes it, or dies. When
+the helper dies, or says what makes no sense, the socket is at its end, `fileno` is readable, and every call raises.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import itertools
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from store.sync import helper
+from store.sync.driver import Completion, SyncDriverError, file_error
+from store.writable_disk import WritableFile
+
+START_SECONDS: Final = 10.0
+"""How long a helper may take to say that it is there; it takes about 20 ms."""
+CLOSE_SECONDS: Final = 30.0
+"""How long `close` waits for a helper that is at a sync, before it is killed."""
+DEATH_SECONDS: Final = 1.0
+"""How long a helper whose socket is at its end may take to end too, before it is killed."""
+
+_FEW: Final = 16
+"""As many files as are still sent one by one, when several wait."""
+_MAX_FILES_SENT: Final = 2 * helper.MAX_FILES
+"""Files that are at the helper at one time: with its own they are fewer than the 1,024 that a process may have open."""
+_HANDLED_BY_PARENT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask this process to end, and that may reach the helper too: it must outlive what is still written."""
+_MAX_ANSWER: Final = helper.MAX_FILES * helper.ANSWER.size
+_FOR_NOW: Final = (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
+"""The socket is full, or the system has too much under way: when an answer came it is tried again."""
+
+
+class _Ticket:
+    """A ticket that is outstanding: how many of its files are, and the first error."""
+
+    __slots__ = ("error", "number", "remaining")
+
+    def __init__(self, number: int, remaining: int) -> None:
+        self.number = number
+        self.remaining = remaining
+        self.error: OSError | None = None
+
+
+_Job = tuple[_Ticket, WritableFile | None]
+"""A file of a ticket; None stands for a ticket's one file where it has none."""
+
+
+class HelperProcessSync:
+    """A `SyncDriver` whose helper process waits for the disk.
+
+    Raises:
+        SyncDriverError: no helper can be started.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, _Job] = {}
+        """What is at the helper, by job number."""
+        self._requests = 0
+        """Requests that are not answered."""
+        self._waiting: deque[_Job] = deque()
+        self._max_sent = min(_MAX_FILES_SENT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._next_job = 0
+        self._death: str | None = None
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = self._start(theirs)
+        self._poll = select.poll()
+        self._poll.register(self._connection, select.POLLIN)
+        self._await_greeting()
+        self._connection.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        """The helper's process id."""
+        return self._process.pid
+
+    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        """Send the files to the helper, or keep them until it has a thread for them."""
+        self._check()
+        outstanding = _Ticket(ticket, max(1, len(files)))
+        self._waiting.extend((outstanding, file) for file in files or (None,))
+        self._send_waiting()
+        self._check()
+
+    def fileno(self) -> int:
+        """The socket."""
+        return self._connection.fileno()
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        """The tickets whose files the helper has answered for."""
+        self._check()
+        done: list[Completion] = []
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._receive_answers(done)
+            self._send_waiting()
+            if done:
+                return done
+            self._check()
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if left == 0.0 or not self._jobs:
+                return done
+            self._poll.poll(None if left is None else left * 1000)
+
+    def close(self) -> None:
+        """End the helper, when it is done with the syncs that it is at."""
+        if self._connection.fileno() < 0:
+            return
+        self._connection.close()
+        self._death = "the sync driver is closed: nothing can be synced"
+        self._jobs.clear()
+        self._waiting.clear()
+        try:
+            self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-S", helper.__file__, str(theirs.fileno())]
+        # A child starts with the signals blocked that are blocked here, and the helper leaves them so.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_BY_PARENT)
+        try:
+            return subprocess.Popen(  # noqa: S603 - our own program
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                cwd="/",
+            )
+        except OSError as error:
+            self._connection.close()
+            reason = f"{sys.executable}: no sync helper can be started: {error.strerror}"
+            raise SyncDriverError(reason) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _await_greeting(self) -> None:
+        self._connection.settimeout(START_SECONDS)
+        try:
+            greeting = self._connection.recv(len(helper.GREETING) + 1)
+        except OSError as error:
+            greeting = str(error).encode()
+        if greeting != helper.GREETING:
+            self._die(f"did not start: {greeting!r}" if greeting else "did not start")
+            reason = self._death
+            self.close()
+            raise SyncDriverError(reason)
+
+    def _check(self) -> None:
+        if self._death is not None:
+            raise SyncDriverError(self._death)
+
+    def _die(self, what: str) -> None:
+        """The helper is of no use any more. The socket is brought to its end, so that `fileno` is readable."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        try:
+            ended = _ended(self._process.wait(DEATH_SECONDS))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            ended = "it was still running, and is killed"
+        self._death = (
+            f"sync helper process {self._process.pid} {what} ({ended}): "
+            "what waited for its sync may not be on disk; close the store and open it again"
+        )
+
+    def _send_waiting(self) -> None:
+        """Send what waits, as far as the helper has threads for it and the socket takes it."""
+        while self._waiting and self._requests < helper.THREADS and self._death is None:
+            room = self._max_sent - len(self._jobs)
+            count = 1 if len(self._waiting) <= _FEW else min(len(self._waiting), helper.MAX_FILES, room)
+            if room <= 0 or not self._send(count):
+                return
+
+    def _send(self, count: int, *, with_files: bool = True) -> bool:
+        """Send a request of the first files that wait: `count`, or fewer where one is not open. False: not now.
+
+        A file that is not open becomes a request without a file: its answer comes by the way of all others.
+        """
+        waiting = itertools.islice(self._waiting, count)
+        descriptors = array.array("i", [_descriptor(file) for _, file in waiting] if with_files else [])
+        numbers = range(self._next_job, self._next_job + count)
+        content = b"".join(map(helper.JOB.pack, numbers))
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)
+        try:
+            self._connection.sendmsg([content], [rights], socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if error.errno == errno.EBADF and with_files:
+                return self._send(max(1, count // 2), with_files=count > 1)
+            if error.errno not in _FOR_NOW or not self._requests:
+                self._die(f"cannot be reached: {error.strerror}")
+            return False
+        for number in numbers:
+            self._jobs[number] = self._waiting.popleft()
+        self._next_job = numbers.stop
+        self._requests += 1
+        return True
+
+    def _receive_answers(self, done: list[Completion]) -> None:
+        """Take in what the helper says, and append the tickets that it completes."""
+        while True:
+            try:
+                answer = self._connection.recv(_MAX_ANSWER)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._die(f"cannot be reached: {error.strerror}")
+                return
+            if not answer:
+                self._die("ended")
+                return
+            if not self._take_answer(answer, done):
+                self._die(f"answered what was not asked, {answer[:32].hex()}")
+                return
+            if done and not self._requests:
+                return
+
+    def _take_answer(self, answer: bytes, done: list[Completion]) -> bool:
+        """Whether the answer makes sense."""
+        if len(answer) % helper.ANSWER.size or not self._requests:
+            return False
+        self._requests -= 1
+        for number, failure in helper.ANSWER.iter_unpack(answer):
+            job = self._jobs.pop(number, None)
+            if job is None:
+                return False
+            ticket, file = job
+            if failure and file is not None:
+                ticket.error = ticket.error or file_error(failure, file)
+            ticket.remaining -= 1
+            if not ticket.remaining:
+                done.append((ticket.number, ticket.error))
+        return True
+
+
+def _descriptor(file: WritableFile | None) -> int:
+    return -1 if file is None else file.fileno()
+
+
+def _ended(status: int) -> str:
+    """How a process ended, in words."""
+    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"

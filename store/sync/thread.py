@@ -1,0 +1,119 @@
+"""The driver with threads of its own: where no process can be started.
+
+`fdatasync` releases the interpreter lock, so several files are synced at once. But a thread that comes back from the
+disk has to win that lock before it can say so, and against an event loop that never sleeps it may wait for many turns:
+`HelperProcessSync` is there for that.
+
+Completions wait in a list under a lock; an eventfd is readable exactly while the list is not empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from store.sync.driver import Completion, SyncDriverError, sync_all
+from store.writable_disk import WritableFile
+
+THREADS: Final = 16
+"""How many tickets are synced at once; threads are started as tickets need them."""
+
+_Job = tuple[int, Sequence[WritableFile]]
+
+
+class ThreadSync:
+    """A `SyncDriver` whose own threads wait for the disk."""
+
+    __slots__ = ("_closed", "_death", "_done", "_jobs", "_lock", "_outstanding", "_poll", "_ready", "_threads")
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._done: list[Completion] = []
+        self._death: str | None = None
+        self._closed = False
+        self._outstanding = 0
+        self._threads: list[threading.Thread] = []
+        self._ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._ready, select.POLLIN)
+
+    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        """Hand the files to a thread."""
+        self._check()
+        self._outstanding += 1
+        if len(self._threads) < min(self._outstanding, THREADS):
+            self._start_thread()
+        self._jobs.put((ticket, files))
+
+    def fileno(self) -> int:
+        """The eventfd."""
+        return self._ready
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        """The tickets that the threads are done with."""
+        if not self._closed and self._outstanding and timeout != 0.0:
+            self._poll.poll(None if timeout is None else timeout * 1000)
+        with self._lock:
+            done, self._done = self._done, []
+            if done and self._death is None:
+                os.eventfd_read(self._ready)
+        self._outstanding -= len(done)
+        if not done:
+            self._check()
+        return done
+
+    def close(self) -> None:
+        """End the threads, each after the ticket that it is at."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Empty):
+            while True:
+                self._jobs.get_nowait()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        os.close(self._ready)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise SyncDriverError("the sync driver is closed: nothing can be synced")
+        if self._death is not None:
+            raise SyncDriverError(self._death)
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"sync-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._threads:
+                self._death = f"no thread can be started to sync files ({error}): allow more threads and start again"
+                raise SyncDriverError(self._death) from error
+            return
+        self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            ticket, files = job
+            try:
+                error = sync_all(files)
+            except BaseException as fault:  # Whatever it is, the ticket would never come back: say so.
+                self._die(f"a sync thread ended with {fault!r}: close the store and open it again")
+                return
+            with self._lock:
+                self._done.append((ticket, error))
+                if len(self._done) == 1 and self._death is None:
+                    os.eventfd_write(self._ready, 1)
+
+    def _die(self, reason: str) -> None:
+        with self._lock:
+            if self._death is None:
+                self._death = reason
+                os.eventfd_write(self._ready, 1)

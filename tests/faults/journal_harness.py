@@ -1,0 +1,238 @@
+"""One journal on a simulated disk, beside a model of what may be found in it after a crash.
+
+A `JournalLife` is one process's time with the journal: it recovers, goes on writing, and keeps the model: what is
+durable, and what was appended since, in order. After a crash the journal must hold the durable part and any beginning
+of the rest, and nothing else: that is `JournalLife.check`, made by whoever opens the journal next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from formats.checksum import extend_crc32c
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from store.journal.directory import open_journal
+from store.journal.gathering import Identity
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery
+from store.journal.resumption import state_of
+from store.journal.step import JournalBusyError, JournalFullError, Step
+from store.journal.storage import JournalStorage, create_journal
+from store.journal.version_2_writer import Version2Writer, WriterState, data_crc
+from tests.faults.simulated_disk import SimulatedDisk
+
+DIRECTORY: Final = "/jrnl"
+PAGE: Final = 1024
+
+
+class Content(NamedTuple):
+    """What a journal holds.
+
+    Attributes:
+        live: record id -> data of each message that is enqueued, whether locked or not.
+        open: xid -> messages that it would enqueue, and those that it would dequeue.
+    """
+
+    live: dict[int, bytes]
+    open: dict[bytes, tuple[dict[int, bytes], frozenset[int]]]
+
+
+class Operation(NamedTuple):
+    """One record that was appended."""
+
+    flush: int
+    kind: str
+    rid: int
+    xid: bytes
+    data: bytes
+
+
+@dataclass(slots=True)
+class Model:
+    """What is durable, and what was appended since."""
+
+    durable: Content = field(default_factory=lambda: Content({}, {}))
+    pending: deque[Operation] = field(default_factory=deque)
+
+    def settle(self, synced: int) -> None:
+        """Flushes up to `synced` are on the disk."""
+        while self.pending and self.pending[0].flush <= synced:
+            self.durable = applied(self.durable, self.pending.popleft())
+
+    def may_be(self, found: Content) -> bool:
+        """Whether a journal with that content may be found after a crash."""
+        content = self.durable
+        if found == content:
+            return True
+        for operation in self.pending:
+            content = applied(content, operation)
+            if found == content:
+                return True
+        return False
+
+    def copy(self) -> Model:
+        return Model(self.durable, deque(self.pending))
+
+
+def applied(content: Content, operation: Operation) -> Content:
+    """The content after one more record."""
+    live, opened = dict(content.live), dict(content.open)
+    _, kind, rid, xid, data = operation
+    enqueues, dequeues = opened.get(xid, ({}, frozenset()))
+    if kind == "enqueue" and xid:
+        opened[xid] = ({**enqueues, rid: data}, dequeues)
+    elif kind == "enqueue":
+        live[rid] = data
+    elif kind == "dequeue" and xid:
+        opened[xid] = (enqueues, dequeues | {rid})
+    elif kind == "dequeue":
+        del live[rid]
+    else:
+        del opened[xid]
+        if kind == "commit":
+            live.update(enqueues)
+            for target in dequeues:
+                del live[target]
+    return Content(live, opened)
+
+
+def make(disk: SimulatedDisk, geometry: Geometry, alignment: int = 512) -> None:
+    """An empty journal."""
+    info = JournalInfo(2, "q", DEFAULT_BASE_NAME, geometry, queue_id=7, incarnation=1, flush_alignment=alignment)
+    create_journal(disk, DIRECTORY, info)
+    disk.sync_directory("/")
+
+
+class Damaged(AssertionError):
+    """Recovery reported damage, or found what cannot be."""
+
+
+class JournalLife:
+    """One process's time with the journal.
+
+    Args:
+        disk: where it is.
+        seed: of the salts.
+        writer_class: the writer; tests hand in broken ones.
+        synced: what a sync does, by default the file's own.
+    """
+
+    def __init__(
+        self, disk: SimulatedDisk, seed: int = 0, writer_class: Callable[..., Version2Writer] = Version2Writer
+    ) -> None:
+        self.disk = disk
+        journal = open_journal(disk, DIRECTORY)
+        recovery = JournalRecovery()
+        end = journal.walk(recovery)
+        damage = [*journal.damage, *recovery.damage]
+        if damage:
+            raise Damaged(f"damage reported: {damage}")
+        if recovery.messages.duplicate_count:
+            raise Damaged(f"duplicates: {recovery.messages.duplicates}")
+        self.end = end
+        self.highest_rid = recovery.highest_rid
+        self.content = _content(journal, recovery)
+        state = state_of(journal, recovery, end)
+        journal.close()
+        geometry = journal.files.geometry
+        assert journal.info is not None
+        self.storage = JournalStorage(disk, DIRECTORY, DEFAULT_BASE_NAME, geometry)
+        self.storage.sync_end(state.position)
+        rng = random.Random(seed)
+        self.writer = writer_class(
+            Identity('queue "q"', 7, 1),
+            geometry,
+            alignment=journal.info.flush_alignment,
+            page=PAGE,
+            state=state,
+            read=self.storage.read,
+            salt=lambda: rng.getrandbits(64),
+            clock=lambda: 1,
+        )
+        self.model = Model(durable=self.content)
+        self.refused = 0
+
+    # ---- records ----
+
+    def enqueue(self, rid: int, data: bytes, xid: bytes = b"") -> bool:
+        writer, crc = self.writer, data_crc((data,))
+        if xid:
+            return self._do("enqueue", rid, xid, data, lambda: writer.enqueue_in(xid, rid, (data,), len(data), crc))
+        return self._do("enqueue", rid, xid, data, lambda: writer.enqueue(rid, (data,), len(data), crc))
+
+    def dequeue(self, rid: int, target: int, xid: bytes = b"") -> bool:
+        if xid:
+            return self._do("dequeue", target, xid, b"", lambda: self.writer.dequeue_in(xid, rid, target))
+        return self._do("dequeue", target, xid, b"", lambda: self.writer.dequeue(rid, target))
+
+    def commit(self, rid: int, xid: bytes) -> bool:
+        return self._do("commit", rid, xid, b"", lambda: self.writer.commit(xid, rid))
+
+    def abort(self, rid: int, xid: bytes) -> bool:
+        return self._do("abort", rid, xid, b"", lambda: self.writer.abort(xid, rid))
+
+    def _do(self, kind: str, rid: int, xid: bytes, data: bytes, append: Callable[[], None]) -> bool:
+        for _ in range(200):
+            try:
+                append()
+            except JournalBusyError:
+                self.drain()
+            except JournalFullError:
+                self.refused += 1
+                return False
+            else:
+                self.model.pending.append(Operation(self.writer.gathering, kind, rid, xid, data))
+                return True
+        raise AssertionError("busy for ever")
+
+    # ---- flushes ----
+
+    def begin(self) -> Step | None:
+        """Write the next step, and do not sync it yet."""
+        step = self.writer.next_flush()
+        if step is not None:
+            self.files = self.storage.write(step)
+        return step
+
+    def finish(self) -> None:
+        """Sync the step that was begun."""
+        for file in self.files:
+            file.sync()
+        self.writer.flushed()
+        self.storage.trim()
+        self.model.settle(self.writer.synced)
+
+    def drain(self) -> None:
+        """Finish the step under way, if there is one, and write all that is gathered."""
+        if self.writer.is_under_way:
+            self.finish()
+        for _ in range(1000):
+            if self.begin() is None:
+                return
+            self.finish()
+        raise AssertionError("never drained")
+
+    def close(self) -> None:
+        self.drain()
+        self.writer.seal()
+        self.drain()
+        self.storage.close()
+
+
+def _content(journal, recovery: JournalRecovery) -> Content:  # type: ignore[no-untyped-def]
+    def data(place: int) -> bytes:
+        at, size = journal.data_of_enqueue(place)
+        return journal.stream.read(at, size)
+
+    live = {rid: data(place) for rid, place, _ in recovery.messages.in_rid_order()}
+    opened = {}
+    for transaction in recovery.transactions:
+        operations = list(transaction)
+        enqueues = {each.rid: data(each.place) for each in operations if each.is_enqueue}
+        opened[transaction.xid] = (enqueues, frozenset(each.rid for each in operations if not each.is_enqueue))
+    return Content(live, opened)

@@ -1,0 +1,377 @@
+"""One contract for every writable disk: the operating system's and the simulated one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.disk import Disk, read_whole
+from store.writable_disk import OsWritableDisk, WritableDisk
+from tests.faults.simulated_disk import SimulatedDisk
+
+
+class Place:
+    """A disk, and an empty directory on it."""
+
+    def __init__(self, disk: WritableDisk, root: str) -> None:
+        self.disk = disk
+        self.root = root
+
+    def __call__(self, name: str) -> str:
+        """The path of `name`."""
+        return f"{self.root}/{name}"
+
+    def make(self, name: str, content: bytes = b"") -> None:
+        """A synced file."""
+        file = self.disk.create(self(name), 0)
+        file.write(0, content)
+        file.sync()
+        file.close()
+
+    def content(self, name: str) -> bytes:
+        """All that is in a file."""
+        return read_whole(self.disk, self(name), 1 << 20)
+
+
+@pytest.fixture(params=["operating system", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    disk: WritableDisk
+    if request.param == "operating system":
+        return Place(OsWritableDisk(), str(tmp_path))
+    disk = SimulatedDisk(1)
+    disk.make_directory("/place")
+    return Place(disk, "/place")
+
+
+@pytest.fixture(params=[0, 0o777], ids=["umask 0", "umask 777"])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+class TestFiles:
+    def test_a_new_file_is_of_zeros_and_is_open_to_read_and_write(self, place: Place) -> None:
+        file = place.disk.create(place("new"), 5000)
+        assert (file.size, file.read(0, 6000)) == (5000, bytes(5000))
+        file.write(4998, b"ab")
+        assert file.read(4990, 100) == bytes(8) + b"ab"
+        file.close()
+        assert place.content("new") == bytes(4998) + b"ab"
+
+    def test_a_new_file_may_be_empty(self, place: Place) -> None:
+        file = place.disk.create(place("new"), 0)
+        assert (file.size, file.read(0, 10)) == (0, b"")
+        file.close()
+
+    def test_reading_ends_at_the_end(self, place: Place) -> None:
+        place.make("file", b"0123456789")
+        file = place.disk.open(place("file"))
+        assert (file.size, file.read(3, 4), file.read(8, 4), file.read(10, 4), file.read(99, 4), file.read(0, 0)) == (
+            10, b"3456", b"89", b"", b"", b"",
+        )  # fmt: skip
+        file.close()
+
+    def test_a_write_extends_and_leaves_zeros_between(self, place: Place) -> None:
+        file = place.disk.create(place("file"), 4)
+        file.write(6, b"ab")
+        assert (file.size, file.read(0, 99)) == (8, b"\0\0\0\0\0\0ab")
+        file.write(0, b"cd")
+        assert (file.size, file.read(0, 99)) == (8, b"cd\0\0\0\0ab")
+        file.write(99, b"")
+        assert (file.size, file.read(0, 99)) == (8, b"cd\0\0\0\0ab")
+        file.close()
+
+    def test_what_is_written_is_kept_by_value(self, place: Place) -> None:
+        file = place.disk.create(place("file"), 0)
+        content = bytearray(b"abc")
+        file.write(0, memoryview(content))
+        content[0] = 0
+        assert file.read(0, 3) == b"abc"
+        file.write(1, memoryview(b"xyz")[1:])
+        assert file.read(0, 9) == b"ayz"
+        file.close()
+
+    def test_another_handle_sees_what_is_written(self, place: Place) -> None:
+        place.make("file", b"before")
+        reader, writer = place.disk.open(place("file")), place.disk.open_writable(place("file"))
+        writer.write(0, b"after!")
+        assert reader.read(0, 6) == b"after!"
+        writer.sync()
+        writer.close()
+        assert reader.read(0, 6) == b"after!"
+        reader.close()
+
+    def test_a_handle_stays_on_its_file_whatever_becomes_of_the_name(self, place: Place) -> None:
+        file = place.disk.create(place("file"), 3)
+        place.disk.rename(place("file"), place("moved"))
+        file.write(0, b"one")
+        assert place.content("moved") == b"one"
+        place.disk.remove(place("moved"))
+        file.write(0, b"two")
+        file.sync()
+        assert file.read(0, 3) == b"two"
+        file.close()
+
+    def test_a_closed_file_is_neither_read_nor_written(self, place: Place) -> None:
+        file = place.disk.create(place("file"), 3)
+        file.close()
+        file.close()
+        attempts: list[Callable[[], object]] = [lambda: file.read(0, 1), lambda: file.write(0, b"a"), file.sync]
+        for attempt in attempts:
+            assert code_of(attempt) == errno.EBADF
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        writes=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=700), st.booleans()), max_size=6),
+        reads=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000)), max_size=4),
+    )
+    def test_it_is_an_array_of_bytes(
+        self, place: Place, writes: list[tuple[int, bytes, bool]], reads: list[tuple[int, int]]
+    ) -> None:
+        file = place.disk.create(place("array"), 600)
+        model = bytearray(600)
+        for offset, data, synced in writes:
+            file.write(offset, data)
+            if data:
+                model.extend(bytes(max(0, offset + len(data) - len(model))))
+                model[offset : offset + len(data)] = data
+            if synced:
+                file.sync()
+        assert (file.size, file.read(0, 1 << 20)) == (len(model), bytes(model))
+        for offset, length in reads:
+            assert file.read(offset, length) == model[offset : offset + length]
+        file.close()
+        assert place.content("array") == model
+        place.disk.remove(place("array"))
+
+
+class TestNames:
+    def test_names_are_sorted_and_of_every_kind(self, place: Place) -> None:
+        disk = place.disk
+        assert disk.names(place.root) == []
+        place.make("b")
+        disk.make_directory(place("c"))
+        place.make("a")
+        place.make("c/inside", b"deep")
+        assert (disk.names(place.root), disk.names(place("c"))) == (["a", "b", "c"], ["inside"])
+        assert [disk.is_file(place(name)) for name in ("a", "c", "c/inside", "d", "a/x", "d/x")] == [
+            True, False, True, False, False, False,
+        ]  # fmt: skip
+        assert [disk.is_directory(place(name)) for name in ("a", "c", "c/inside", "d", "a/x", ".")] == [
+            False, True, False, False, False, True,
+        ]  # fmt: skip
+        assert place.content("c/../c//./inside") == b"deep"
+        disk.sync_directory(place.root)
+
+    def test_paths_are_made_absolute(self, place: Place) -> None:
+        place.make("a")
+        assert place.disk.real_path(place("./b/../a")) == place.disk.real_path(place("a"))
+        assert place.disk.real_path(place.disk.real_path(place("a"))) == place.disk.real_path(place("a"))
+        assert place.disk.real_path(place("missing")).startswith("/")
+        assert place.disk.link_target(place("a")) is None
+        assert place.disk.link_target(place("missing")) is None
+
+    def test_a_file_gets_another_name_and_replaces_what_has_it(self, place: Place) -> None:
+        place.make("a", b"1")
+        place.make("b", b"2")
+        place.disk.rename(place("a"), place("b"))
+        assert (place.disk.names(place.root), place.content("b")) == (["b"], b"1")
+        place.disk.rename(place("b"), place("b"))
+        place.disk.rename(place("b"), place("c"))
+        assert (place.disk.names(place.root), place.content("c")) == (["c"], b"1")
+
+    def test_a_directory_gets_another_name_with_all_that_is_in_it(self, place: Place) -> None:
+        disk = place.disk
+        disk.make_directory(place("a"))
+        disk.make_directory(place("other"))
+        disk.make_directory(place("empty"))
+        place.make("a/file", b"1")
+        disk.rename(place("a"), place("b"))
+        disk.rename(place("b"), place("other/c"))
+        assert (disk.names(place.root), place.content("other/c/file")) == (["empty", "other"], b"1")
+        disk.rename(place("other/c"), place("empty"))
+        assert (disk.names(place.root), place.content("empty/file")) == (["empty", "other"], b"1")
+        disk.rename(place("empty/file"), place("other/file"))
+        assert (disk.names(place("empty")), disk.names(place("other"))) == ([], ["file"])
+
+    def test_what_is_removed_is_gone_and_may_come_anew(self, place: Place) -> None:
+        disk = place.disk
+        disk.make_directory(place("a"))
+        place.make("a/file", b"1")
+        disk.remove(place("a/file"))
+        disk.remove_directory(place("a"))
+        assert disk.names(place.root) == []
+        disk.make_directory(place("a"))
+        place.make("a/file", b"2")
+        assert place.content("a/file") == b"2"
+
+
+# Each attempt is made on a directory with a file `file`, a directory `full` with a file in it, and an empty one.
+REFUSALS: list[tuple[int, str, Callable[[WritableDisk, Callable[[str], str]], object]]] = [
+    (errno.EEXIST, "create over a file", lambda disk, at: disk.create(at("file"), 1)),
+    (errno.EEXIST, "create over a directory", lambda disk, at: disk.create(at("empty"), 1)),
+    (errno.ENOENT, "create in what is missing", lambda disk, at: disk.create(at("missing/x"), 1)),
+    (errno.ENOTDIR, "create below a file", lambda disk, at: disk.create(at("file/x"), 1)),
+    (errno.ENOENT, "open what is missing", lambda disk, at: disk.open(at("missing"))),
+    (errno.ENOENT, "open in what is missing", lambda disk, at: disk.open(at("missing/x"))),
+    (errno.ENOTDIR, "open below a file", lambda disk, at: disk.open(at("file/x"))),
+    (errno.EINVAL, "open a directory", lambda disk, at: disk.open(at("empty"))),
+    (errno.ENOENT, "write what is missing", lambda disk, at: disk.open_writable(at("missing"))),
+    (errno.ENOTDIR, "write below a file", lambda disk, at: disk.open_writable(at("file/x"))),
+    (errno.EISDIR, "write a directory", lambda disk, at: disk.open_writable(at("empty"))),
+    (errno.ENOENT, "names of what is missing", lambda disk, at: disk.names(at("missing"))),
+    (errno.ENOTDIR, "names of a file", lambda disk, at: disk.names(at("file"))),
+    (errno.EEXIST, "directory over a file", lambda disk, at: disk.make_directory(at("file"))),
+    (errno.EEXIST, "directory over a directory", lambda disk, at: disk.make_directory(at("empty"))),
+    (errno.EEXIST, "directory over the root", lambda disk, at: disk.make_directory("/")),
+    (errno.ENOENT, "directory in what is missing", lambda disk, at: disk.make_directory(at("missing/x"))),
+    (errno.ENOTDIR, "directory below a file", lambda disk, at: disk.make_directory(at("file/x"))),
+    (errno.ENOENT, "rename what is missing", lambda disk, at: disk.rename(at("missing"), at("x"))),
+    (errno.ENOENT, "rename into what is missing", lambda disk, at: disk.rename(at("file"), at("missing/x"))),
+    (errno.ENOTDIR, "rename below a file", lambda disk, at: disk.rename(at("empty"), at("file/x"))),
+    (errno.EISDIR, "rename a file over a directory", lambda disk, at: disk.rename(at("file"), at("empty"))),
+    (errno.ENOTDIR, "rename a directory over a file", lambda disk, at: disk.rename(at("empty"), at("file"))),
+    (errno.ENOTEMPTY, "rename over a full directory", lambda disk, at: disk.rename(at("empty"), at("full"))),
+    (errno.EINVAL, "rename a directory into itself", lambda disk, at: disk.rename(at("full"), at("full/x"))),
+    (errno.ENOENT, "remove what is missing", lambda disk, at: disk.remove(at("missing"))),
+    (errno.EISDIR, "remove a directory as a file", lambda disk, at: disk.remove(at("empty"))),
+    (errno.ENOENT, "remove a directory that is missing", lambda disk, at: disk.remove_directory(at("missing"))),
+    (errno.ENOTDIR, "remove a file as a directory", lambda disk, at: disk.remove_directory(at("file"))),
+    (errno.ENOTEMPTY, "remove a full directory", lambda disk, at: disk.remove_directory(at("full"))),
+    (errno.ENOENT, "sync a directory that is missing", lambda disk, at: disk.sync_directory(at("missing"))),
+    (errno.ENOTDIR, "sync a file as a directory", lambda disk, at: disk.sync_directory(at("file"))),
+    (errno.EISDIR, "lock a directory", lambda disk, at: disk.lock(at("empty"))),
+    (errno.ENOENT, "lock in what is missing", lambda disk, at: disk.lock(at("missing/x"))),
+]
+
+
+def code_of(attempt: Callable[[], object]) -> int | None:
+    with pytest.raises(OSError) as caught:  # noqa: PT011 (its number is compared)
+        attempt()
+    return caught.value.errno
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("code", "attempt"), [(r[0], r[2]) for r in REFUSALS], ids=[r[1] for r in REFUSALS])
+    def test_what_cannot_be_done_is_refused_and_changes_nothing(
+        self, place: Place, code: int, attempt: Callable[[WritableDisk, Callable[[str], str]], object]
+    ) -> None:
+        place.make("file", b"1")
+        place.disk.make_directory(place("empty"))
+        place.disk.make_directory(place("full"))
+        place.make("full/file", b"2")
+        with pytest.raises(OSError) as caught:  # noqa: PT011 (its number is compared)
+            attempt(place.disk, place)
+        assert caught.value.errno == code
+        assert caught.value.filename
+        assert place.disk.names(place.root) == ["empty", "file", "full"]
+        assert (place.disk.names(place("full")), place.disk.names(place("empty"))) == (["file"], [])
+        assert (place.content("file"), place.content("full/file")) == (b"1", b"2")
+
+    def test_the_classes_of_errors_are_the_system_s(self, place: Place) -> None:
+        place.make("file")
+        with pytest.raises(FileExistsError):
+            place.disk.create(place("file"), 0)
+        with pytest.raises(FileNotFoundError):
+            place.disk.open_writable(place("missing"))
+        with pytest.raises(NotADirectoryError):
+            place.disk.names(place("file"))
+        with pytest.raises(IsADirectoryError):
+            place.disk.open_writable(place.root)
+
+
+class TestLocks:
+    def test_a_held_lock_is_refused_and_a_released_one_is_free(self, place: Place) -> None:
+        lock = place.disk.lock(place("lock"))
+        assert place.disk.is_file(place("lock"))
+        with pytest.raises(BlockingIOError) as caught:
+            place.disk.lock(place("lock"))
+        assert caught.value.filename == place("lock")
+        other = place.disk.lock(place("other"))
+        lock.release()
+        lock.release()
+        again = place.disk.lock(place("lock"))
+        lock.release()
+        with pytest.raises(BlockingIOError):
+            place.disk.lock(place("lock"))
+        again.release()
+        other.release()
+
+    def test_a_lock_is_on_the_file_and_does_not_change_it(self, place: Place) -> None:
+        place.make("file", b"content")
+        lock = place.disk.lock(place("file"))
+        assert place.content("file") == b"content"
+        place.disk.rename(place("file"), place("moved"))
+        with pytest.raises(BlockingIOError):
+            place.disk.lock(place("moved"))
+        fresh = place.disk.lock(place("file"))
+        fresh.release()
+        lock.release()
+
+
+def test_a_disk_that_writes_is_a_disk_that_reads(place: Place) -> None:
+    disk: Disk = place.disk
+    assert disk.names(place.root) == []
+
+
+class TestOperatingSystem:
+    """What the simulated disk does not have: modes, and allocation that fails."""
+
+    def test_modes_are_private_whatever_the_umask(self, umask: int, tmp_path: Path) -> None:
+        disk = OsWritableDisk()
+        disk.make_directory(str(tmp_path / "directory"))
+        disk.create(str(tmp_path / "directory/file"), 10).close()
+        disk.lock(str(tmp_path / "directory/lock")).release()
+        modes = [
+            stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("directory", "directory/file", "directory/lock")
+        ]
+        assert modes == [0o700, 0o600, 0o600]
+
+    def test_space_is_allocated(self, tmp_path: Path) -> None:
+        OsWritableDisk().create(str(tmp_path / "file"), 1 << 20).close()
+        assert (tmp_path / "file").stat().st_blocks * 512 >= 1 << 20
+
+    def test_an_allocation_that_fails_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(descriptor: int, offset: int, length: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "posix_fallocate", fail)
+        with pytest.raises(OSError, match=str(tmp_path / "file")) as caught:
+            OsWritableDisk().create(str(tmp_path / "file"), 10)
+        assert caught.value.errno == errno.ENOSPC
+        assert list(tmp_path.iterdir()) == []
+
+    def test_short_writes_are_continued(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pwrite, calls = os.pwrite, []
+
+        def short(descriptor: int, content: bytes, offset: int) -> int:
+            calls.append(offset)
+            return pwrite(descriptor, memoryview(content)[:3], offset)
+
+        monkeypatch.setattr(os, "pwrite", short)
+        file = OsWritableDisk().create(str(tmp_path / "file"), 0)
+        file.write(5, b"0123456789")
+        assert calls == [5, 8, 11, 14]
+        assert file.read(5, 99) == b"0123456789"
+        file.close()
+
+    def test_descriptors_are_let_go(self, tmp_path: Path) -> None:
+        before = os.listdir("/proc/self/fd")
+        disk = OsWritableDisk()
+        file = disk.create(str(tmp_path / "file"), 10)
+        assert file.fileno() >= 0
+        file.close()
+        disk.sync_directory(str(tmp_path))
+        lock = disk.lock(str(tmp_path / "lock"))
+        for attempt in (lambda: disk.lock(str(tmp_path / "lock")), lambda: disk.open(str(tmp_path))):
+            assert code_of(attempt) in (errno.EAGAIN, errno.EINVAL)
+        lock.release()
+        assert os.listdir("/proc/self/fd") == before

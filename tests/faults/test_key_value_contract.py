@@ -1,0 +1,265 @@
+"""One contract for every key-value map: RocksDB, the one on a simulated disk, and the one in memory."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.key_value import CatalogueError, KeyValue, RocksKeyValue
+from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
+from tests.faults.simulated_key_value import SimulatedKeyValue
+from tests.support.memory_key_value import MemoryKeyValue
+
+
+class Opener(Protocol):
+    """Opens the map of a test, again or anew."""
+
+    def __call__(self, *, create: bool = False) -> KeyValue: ...
+
+
+def opener(kind: str, directory: Path) -> Opener:
+    """How a map of the kind is opened in `directory`, which is on a disk of its own for the simulated one."""
+    disk = SimulatedDisk(1)
+
+    def rocks(*, create: bool = False) -> KeyValue:
+        return RocksKeyValue.open(directory / "map", create=create)
+
+    def simulated(*, create: bool = False) -> KeyValue:
+        return SimulatedKeyValue.open(disk, "/map", create=create)
+
+    return {"rocks": rocks, "simulated": simulated}[kind]
+
+
+@pytest.fixture(params=["memory", "rocks", "rocks, another time", "simulated", "simulated, another time"])
+def key_value(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValue]:
+    """An empty map of each kind. One has lived before, so that RocksDB has table files and a log."""
+    kind, _, before = request.param.partition(", ")
+    opened: KeyValue = MemoryKeyValue()
+    if kind != "memory":
+        opens = opener(kind, tmp_path)
+        opened = opens(create=True)
+        if before:
+            opened.write({b"old": b"1"})
+            opened.write({b"old": None})
+            opened.close()
+            opened = opens()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["rocks", "simulated"])
+def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """How a map that outlives its opening is opened."""
+    return opener(request.param, tmp_path)
+
+
+class TestContract:
+    def test_a_new_map_is_empty(self, key_value: KeyValue) -> None:
+        assert key_value.get(b"key") is None
+        assert list(key_value.items(b"")) == []
+        assert key_value.damage == ()
+
+    def test_a_batch_sets_and_deletes(self, key_value: KeyValue) -> None:
+        key_value.write({b"a": b"1", b"b": b"2"})
+        key_value.write({b"a": None, b"b": b"3", b"never there": None, b"": b"empty key", b"empty value": b""})
+        assert dict(key_value.items(b"")) == {b"b": b"3", b"": b"empty key", b"empty value": b""}
+        assert (key_value.get(b"a"), key_value.get(b"b"), key_value.get(b"empty value")) == (None, b"3", b"")
+
+    def test_items_are_those_with_the_prefix_in_key_order(self, key_value: KeyValue) -> None:
+        keys = [b"a", b"b", b"b\x00", b"b\x7f", b"b\x80", b"b\xff", b"b\xff\xff", b"c", b"\xff", b"\xff\xff"]
+        key_value.write({key: key * 2 for key in reversed(keys)})
+        assert [key for key, _ in key_value.items(b"")] == keys
+        assert list(key_value.items(b"b")) == [(key, key * 2) for key in keys[1:7]]
+        assert [key for key, _ in key_value.items(b"\xff")] == keys[8:]
+        assert list(key_value.items(b"bb")) == []
+
+    def test_items_are_those_of_the_time_of_the_call(self, key_value: KeyValue) -> None:
+        key_value.write({b"a": b"1", b"b": b"2"})
+        items = key_value.items(b"")
+        key_value.write({b"a": b"changed", b"b": None, b"c": b"new"})
+        assert list(items) == [(b"a", b"1"), (b"b", b"2")]
+        assert list(key_value.items(b"")) == [(b"a", b"changed"), (b"c", b"new")]
+
+    def test_keys_and_values_may_be_any_bytes_of_any_length(self, key_value: KeyValue) -> None:
+        every_byte = bytes(range(256))
+        contents = {every_byte: bytes(2 << 20), every_byte[::-1] * 20: every_byte}
+        key_value.write(dict(contents))
+        assert dict(key_value.items(b"")) == contents
+
+    def test_a_closed_map_says_so(self, key_value: KeyValue) -> None:
+        key_value.write({b"a": b"1"})
+        key_value.close()
+        key_value.close()
+        attempts: list[Callable[[], object]] = [
+            lambda: key_value.get(b"a"),
+            lambda: list(key_value.items(b"")),
+            lambda: key_value.write({b"a": b"2"}),
+        ]
+        for attempt in attempts:
+            with pytest.raises(CatalogueError, match="closed"):
+                attempt()
+
+    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        batches=st.lists(
+            st.dictionaries(st.binary(max_size=3), st.none() | st.binary(max_size=20), max_size=5), max_size=6
+        ),
+        prefix=st.binary(max_size=2),
+    )
+    def test_it_is_a_sorted_dict(
+        self, key_value: KeyValue, batches: list[dict[bytes, bytes | None]], prefix: bytes
+    ) -> None:
+        key_value.write({key: None for key, _ in key_value.items(b"")})
+        model: dict[bytes, bytes] = {}
+        for batch in batches:
+            key_value.write(batch)
+            model.update({key: value for key, value in batch.items() if value is not None})
+            model = {key: value for key, value in model.items() if batch.get(key, b"") is not None}
+        expected = sorted((key, value) for key, value in model.items() if key.startswith(prefix))
+        assert list(key_value.items(prefix)) == expected
+
+
+class TestOpening:
+    def test_what_was_written_is_there_another_time(self, opens: Opener) -> None:
+        first = opens(create=True)
+        first.write({b"a": b"1", b"b": b"2"})
+        first.write({b"a": None})
+        first.close()
+        second = opens()
+        assert (list(second.items(b"")), second.damage) == ([(b"b", b"2")], ())
+        second.close()
+
+    def test_there_must_be_one_to_open(self, opens: Opener) -> None:
+        with pytest.raises(CatalogueError, match=r"map: not a RocksDB database: there is no file CURRENT"):
+            opens()
+        opens(create=True).close()
+
+    def test_there_must_be_none_to_create(self, opens: Opener) -> None:
+        first = opens(create=True)
+        first.write({b"a": b"1"})
+        first.close()
+        with pytest.raises(CatalogueError, match=r"map: RocksDB cannot open it: .*exists"):
+            opens(create=True)
+        second = opens()
+        assert second.get(b"a") == b"1"
+        second.close()
+
+    def test_it_is_open_once(self, opens: Opener) -> None:
+        first = opens(create=True)
+        with pytest.raises(CatalogueError, match=r"map: RocksDB cannot open it: .*lock"):
+            opens()
+        first.write({b"a": b"1"})
+        first.close()
+        first.close()
+        opens().close()
+
+
+class TestCrashes:
+    """What only the simulated one can show."""
+
+    @pytest.mark.parametrize("power_loss", [False, True])
+    def test_a_batch_during_which_it_dies_is_all_there_or_not(self, power_loss: bool) -> None:
+        found = set()
+        for seed in range(50):
+            disk = SimulatedDisk(seed)
+            key_value = SimulatedKeyValue.open(disk, "/map", create=True)
+            key_value.write({b"a": b"1", b"b": b"1"})
+            disk.kill_at = disk.calls
+            with pytest.raises(Killed):
+                key_value.write({b"a": b"2", b"b": None, b"c": b"2"})
+            with pytest.raises(Killed):
+                key_value.get(b"a")
+            key_value.close()
+            disk.crash(power_loss=power_loss)
+            with pytest.raises(Killed):
+                key_value.write({})
+            found.add(tuple(SimulatedKeyValue.open(disk, "/map").items(b"")))
+        assert found == {((b"a", b"1"), (b"b", b"1")), ((b"a", b"2"), (b"c", b"2"))}
+
+    def test_what_returned_no_crash_takes_away(self) -> None:
+        for seed in range(50):
+            disk = SimulatedDisk(seed)
+            key_value = SimulatedKeyValue.open(disk, Path("/map"), create=True)
+            for number in range(3):
+                key_value.write({b"a": b"%d" % number})
+                disk.crash(power_loss=True)
+                key_value = SimulatedKeyValue.open(disk, "/map")
+                assert list(key_value.items(b"")) == [(b"a", b"%d" % number)]
+
+    def test_creating_it_is_done_or_not_or_half_and_can_be_done_again(self) -> None:
+        found = set()
+        for seed in range(50):
+            disk = SimulatedDisk(seed)
+            disk.kill_at = 0
+            with pytest.raises(Killed):
+                SimulatedKeyValue.open(disk, "/map", create=True)
+            disk.crash(power_loss=True)
+            found.add((disk.is_directory("/map"), disk.is_file("/map/CURRENT")))
+            if not disk.is_file("/map/CURRENT"):
+                with pytest.raises(CatalogueError, match="no file CURRENT"):
+                    SimulatedKeyValue.open(disk, "/map")
+                SimulatedKeyValue.open(disk, "/map", create=True).close()
+            assert list(SimulatedKeyValue.open(disk, "/map").items(b"")) == []
+        assert found == {(False, False), (True, False), (True, True)}
+
+    def test_a_watched_batch_leaves_the_original_alone(self) -> None:
+        disk = SimulatedDisk(1)
+        key_value = SimulatedKeyValue.open(disk, "/map", create=True)
+        key_value.write({b"a": b"1"})
+        found: list[bytes | None] = []
+
+        def watch(call: Call) -> None:
+            assert (call.name, call.path) == ("batch", "/map")
+            for seed in range(20):
+                killed = call.killed(seed, power_loss=True)
+                found.append(SimulatedKeyValue.open(killed, "/map").get(b"a"))
+            assert key_value.get(b"a") == b"1"
+
+        disk.watch = watch
+        key_value.write({b"a": b"2"})
+        assert set(found) == {b"1", b"2"}
+        assert key_value.get(b"a") == b"2"
+
+    def test_a_batch_that_fails_may_be_found_later_and_ends_writing(self) -> None:
+        found = set()
+        for seed in range(50):
+            disk = SimulatedDisk(seed)
+            key_value = SimulatedKeyValue.open(disk, "/map", create=True)
+            key_value.write({b"a": b"1"})
+            disk.fail_at = {disk.calls: errno.ENOSPC}
+            for _ in range(2):
+                with pytest.raises(CatalogueError, match=r"^/map: RocksDB cannot write: .*No space left"):
+                    key_value.write({b"a": b"2"})
+            assert key_value.get(b"a") == b"1"
+            key_value.close()
+            found.add(SimulatedKeyValue.open(disk, "/map").get(b"a"))
+        assert found == {b"1", b"2"}
+
+    def test_it_follows_its_directory(self) -> None:
+        disk = SimulatedDisk(1)
+        disk.make_directory("/new")
+        key_value = SimulatedKeyValue.open(disk, "/new/map", create=True)
+        key_value.write({b"a": b"1"})
+        key_value.close()
+        disk.rename("/new", "/store")
+        with pytest.raises(CatalogueError, match="/new/map: not a RocksDB database"):
+            SimulatedKeyValue.open(disk, "/new/map")
+        key_value = SimulatedKeyValue.open(disk, "/store/map")
+        assert key_value.get(b"a") == b"1"
+        key_value.close()
+        disk.remove("/store/map/CURRENT")
+        disk.remove_directory("/store/map")
+        attempts: list[Callable[[], object]] = [
+            lambda: SimulatedKeyValue.open(disk, "/store/map"),
+            lambda: SimulatedKeyValue.open(disk, "/missing/map", create=True),
+        ]
+        for attempt in attempts:
+            with pytest.raises(CatalogueError, match="/map: "):
+                attempt()
+        assert list(SimulatedKeyValue.open(disk, "/store/map", create=True).items(b"")) == []

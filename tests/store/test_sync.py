@@ -1,0 +1,523 @@
+"""The sync drivers: one contract for all, and what belongs to each."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from store.sync import (
+    SYNC_DRIVERS,
+    Completion,
+    HelperProcessSync,
+    InlineSync,
+    SyncDriver,
+    SyncDriverError,
+    ThreadSync,
+    choose_sync_driver,
+    helper,
+    process,
+)
+from store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 30.0
+"""No test waits longer for what must happen."""
+
+
+class PipeFile(OsWritableFile):
+    """A file that cannot be synced: a pipe's end, EINVAL."""
+
+    def __init__(self) -> None:
+        self._path = "pipe"
+        self._size = 0
+        self._descriptor, self._other = os.pipe()
+
+    def close(self) -> None:
+        super().close()
+        os.close(self._other)
+
+
+class FaultyFile(PipeFile):
+    """A file whose sync fails in a way that no disk knows."""
+
+    def sync(self) -> None:
+        raise RuntimeError("a fault of the program")
+
+
+FileMaker = Callable[[int], list[OsWritableFile]]
+
+
+@pytest.fixture
+def make_files(tmp_path: Path) -> Iterator[FileMaker]:
+    made: list[OsWritableFile] = []
+
+    def make(count: int) -> list[OsWritableFile]:
+        files = [OsWritableDisk().create(str(tmp_path / f"{len(made) + number}"), 4096) for number in range(count)]
+        for file in files:
+            file.write(0, b"x" * 512)
+        made.extend(files)
+        return files
+
+    yield make
+    for file in made:
+        file.close()
+
+
+@pytest.fixture
+def pipe_file() -> Iterator[PipeFile]:
+    file = PipeFile()
+    yield file
+    file.close()
+
+
+@pytest.fixture(params=["process", "thread", "inline"])
+def driver(request: pytest.FixtureRequest) -> Iterator[SyncDriver]:
+    driver = choose_sync_driver(request.param)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def helped() -> Iterator[HelperProcessSync]:
+    driver = HelperProcessSync()
+    yield driver
+    driver.close()
+
+
+def collect(driver: SyncDriver, count: int) -> list[Completion]:
+    done: list[Completion] = []
+    end = time.monotonic() + PATIENCE_SECONDS
+    while len(done) < count:
+        assert time.monotonic() < end
+        done += driver.completed(1.0)
+    assert driver.completed() == []
+    return sorted(done, key=lambda completion: completion[0])
+
+
+def is_readable(descriptor: int, seconds: float = 0.0) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there; one that has ended and that nobody asked after is not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def stop(driver: HelperProcessSync) -> None:
+    """Hold the helper still."""
+    os.kill(driver.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{driver.pid}/task")
+    assert eventually(
+        lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+    )
+
+
+# The contract of all drivers.
+
+
+def test_a_ticket_comes_back_once(driver: SyncDriver, make_files: FileMaker) -> None:
+    driver.submit(7, make_files(1))
+    assert driver.completed(None) == [(7, None)]
+    assert driver.completed(0.0) == []
+    assert driver.completed(None) == []
+
+
+@pytest.mark.parametrize(("tickets", "each"), [(3, 1), (50, 3), (1500, 1), (2, 600), (40, 0)])
+def test_many_tickets_of_many_files(driver: SyncDriver, make_files: FileMaker, tickets: int, each: int) -> None:
+    files = make_files(max(each, 20))
+    for ticket in range(tickets):
+        driver.submit(ticket << 40, [files[(ticket + number) % len(files)] for number in range(each)])
+    assert collect(driver, tickets) == [(ticket << 40, None) for ticket in range(tickets)]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_an_error_belongs_to_its_ticket(
+    driver: SyncDriver, make_files: FileMaker, pipe_file: PipeFile, count: int
+) -> None:
+    files: list[WritableFile] = list(make_files(count))
+    driver.submit(1, files)
+    driver.submit(2, [*files, pipe_file, *files])
+    driver.submit(3, [pipe_file])
+    driver.submit(4, files)
+    errors = [error for _, error in collect(driver, 4)]
+    assert [error and error.errno for error in errors] == [None, errno.EINVAL, errno.EINVAL, None]
+    assert "pipe" in str(errors[1])
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_file_that_is_closed_is_an_error(driver: SyncDriver, make_files: FileMaker, count: int) -> None:
+    closed, *others = make_files(count + 1)
+    closed.close()
+    driver.submit(1, [closed])
+    driver.submit(2, others)
+    driver.submit(3, [*others, closed])
+    assert [error and error.errno for _, error in collect(driver, 3)] == [errno.EBADF, None, errno.EBADF]
+
+
+def test_closing_with_tickets_outstanding(driver: SyncDriver, make_files: FileMaker) -> None:
+    files = make_files(100)
+    for ticket in range(500):
+        driver.submit(ticket, files[ticket % 100 :][:3])
+    driver.close()
+    driver.close()
+    with pytest.raises(SyncDriverError, match="is closed"):
+        driver.submit(1, files)
+
+
+@pytest.mark.parametrize("driver", ["process", "thread"], indirect=True)
+def test_the_descriptor_is_readable_exactly_while_completions_wait(driver: SyncDriver, make_files: FileMaker) -> None:
+    files = make_files(2)
+    for ticket in range(20):
+        assert not is_readable(driver.fileno())
+        driver.submit(ticket, files[: 1 + ticket % 2])
+        assert is_readable(driver.fileno(), PATIENCE_SECONDS)
+        assert is_readable(driver.fileno())
+        assert collect(driver, 1) == [(ticket, None)]
+
+
+def test_the_inline_driver_has_no_descriptor(make_files: FileMaker) -> None:
+    assert InlineSync().fileno() == -1
+
+
+@pytest.mark.parametrize("driver", ["process", "thread"], indirect=True)
+def test_on_an_event_loop(driver: SyncDriver, make_files: FileMaker) -> None:
+    files = make_files(200)
+
+    async def run() -> list[Completion]:
+        loop = asyncio.get_running_loop()
+        done: list[Completion] = []
+        finished = loop.create_future()
+
+        def completed() -> None:
+            done.extend(driver.completed())
+            if len(done) == 400:
+                finished.set_result(None)
+
+        loop.add_reader(driver.fileno(), completed)
+        for ticket in range(400):
+            driver.submit(ticket, [files[ticket % 200]])
+        await asyncio.wait_for(finished, PATIENCE_SECONDS)
+        loop.remove_reader(driver.fileno())
+        return done
+
+    assert sorted(asyncio.run(run())) == [(ticket, None) for ticket in range(400)]
+
+
+def test_no_descriptor_is_left(driver: SyncDriver, make_files: FileMaker, pipe_file: PipeFile) -> None:
+    files: list[WritableFile] = [*make_files(100), pipe_file]
+    before = len(os.listdir("/proc/self/fd"))
+    for ticket in range(1000):
+        driver.submit(ticket, [files[ticket % len(files)]])
+    collect(driver, 1000)
+    assert len(os.listdir("/proc/self/fd")) == before
+    if isinstance(driver, HelperProcessSync):
+        assert len(os.listdir(f"/proc/{driver.pid}/fd")) == 4
+
+
+@pytest.mark.parametrize("name", ["process", "thread"])
+def test_closing_lets_everything_go(name: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    choose_sync_driver(name).close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# Threads.
+
+
+def test_a_fault_in_a_thread_is_not_silence(make_files: FileMaker) -> None:
+    driver = ThreadSync()
+    file = FaultyFile()
+    driver.submit(1, [file])
+    assert is_readable(driver.fileno(), PATIENCE_SECONDS)
+    with pytest.raises(SyncDriverError, match=r"RuntimeError.*a fault of the program"):
+        driver.completed(None)
+    with pytest.raises(SyncDriverError, match="a fault of the program"):
+        driver.submit(2, make_files(1))
+    assert is_readable(driver.fileno())
+    driver.close()
+    file.close()
+
+
+# The helper process.
+
+
+def is_dead(driver: HelperProcessSync, files: list[OsWritableFile]) -> bool:
+    """Whether the driver knows it; it is given something to wait for."""
+    try:
+        driver.submit(2, files)
+        driver.completed(None)
+    except SyncDriverError:
+        return True
+    return False
+
+
+def assert_dead(driver: HelperProcessSync, files: list[OsWritableFile], match: str) -> None:
+    """Every call tells what happened, in one line, and an event loop is woken."""
+    for _ in range(2):
+        with pytest.raises(SyncDriverError, match=match) as caught:
+            driver.completed(None)
+        assert "\n" not in str(caught.value)
+        assert is_readable(driver.fileno())
+        with pytest.raises(SyncDriverError, match=match):
+            driver.submit(3, files)
+
+
+def test_a_helper_killed_at_work(helped: HelperProcessSync, make_files: FileMaker) -> None:
+    files = make_files(100)
+    stop(helped)
+    for ticket in range(1000):
+        helped.submit(ticket, [files[ticket % 100]])
+    assert helped.completed() == []
+    assert helped.completed(0.01) == []
+    os.kill(helped.pid, signal.SIGKILL)
+    assert_dead(helped, files, "killed by signal 9")
+
+
+def test_a_helper_killed_at_rest(helped: HelperProcessSync, make_files: FileMaker) -> None:
+    os.kill(helped.pid, signal.SIGKILL)
+    assert is_readable(helped.fileno(), PATIENCE_SECONDS)
+    assert_dead(helped, make_files(1), "killed by signal 9")
+
+
+def test_submitting_to_a_dead_helper(helped: HelperProcessSync, make_files: FileMaker) -> None:
+    os.kill(helped.pid, signal.SIGKILL)
+    assert is_readable(helped.fileno(), PATIENCE_SECONDS)
+    with pytest.raises(SyncDriverError, match="killed by signal 9"):
+        helped.submit(1, make_files(1))
+    assert_dead(helped, make_files(1), "killed by signal 9")
+
+
+def test_answers_that_came_before_the_death_are_given(helped: HelperProcessSync, make_files: FileMaker) -> None:
+    files = make_files(1)
+    helped.submit(1, files)
+    assert is_readable(helped.fileno(), PATIENCE_SECONDS)
+    os.kill(helped.pid, signal.SIGKILL)
+    hung_up = select.poll()
+    hung_up.register(helped.fileno(), select.POLLHUP)
+    assert hung_up.poll(PATIENCE_SECONDS * 1000)
+    assert helped.completed(None) == [(1, None)]
+    assert_dead(helped, files, "killed by signal 9")
+
+
+@pytest.mark.parametrize(
+    ("program", "match"),
+    [
+        ("connection.send(b'')", "ended"),
+        ("raise SystemExit(3)", "exit status 3"),
+        ("connection.send(bytes(11))", "answered what was not asked, 0000"),
+        ("connection.send(bytes(24))", "answered what was not asked"),
+        ("connection.send(b'\\xff' * 12)", "answered what was not asked, ffff"),
+        ("connection.send(bytes(12)); connection.send(bytes(12))", "answered what was not asked"),
+    ],
+)
+def test_a_helper_that_makes_no_sense(
+    make_files: FileMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, match: str
+) -> None:
+    path = tmp_path / "helper.py"
+    path.write_text(
+        "import socket, sys\nconnection = socket.socket(fileno=int(sys.argv[1]))\n"
+        f"connection.send({helper.GREETING!r})\nconnection.recv(9)\n{program}\nwhile connection.recv(9): pass\n"
+    )
+    monkeypatch.setattr(helper, "__file__", str(path))
+    driver = HelperProcessSync()
+    files = make_files(1)
+    driver.submit(1, files)
+    assert eventually(lambda: is_dead(driver, files))
+    assert_dead(driver, files, match)
+    driver.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "match"),
+    [
+        ("", "did not start.*exit status 0"),
+        ("raise SystemExit(1)", "did not start.*exit status 1"),
+        ("connection.send(b'qstore-sync 2')", "did not start.*qstore-sync 2"),
+        ("connection.recv(1)", "did not start.*timed out"),
+    ],
+)
+def test_a_helper_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, match: str
+) -> None:
+    path = tmp_path / "helper.py"
+    path.write_text(f"import socket, sys\nconnection = socket.socket(fileno=int(sys.argv[1]))\n{program}\n")
+    monkeypatch.setattr(helper, "__file__", str(path))
+    monkeypatch.setattr(process, "START_SECONDS", 1.0 if "recv" in program else PATIENCE_SECONDS)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SyncDriverError, match=match):
+        HelperProcessSync()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_more_tickets_than_the_helper_takes_wait(helped: HelperProcessSync, make_files: FileMaker) -> None:
+    files = make_files(100)
+    stop(helped)
+    for ticket in range(5000):
+        helped.submit(ticket, [files[ticket % 100]])
+    assert helped.completed() == []
+    os.kill(helped.pid, signal.SIGCONT)
+    assert collect(helped, 5000) == [(ticket, None) for ticket in range(5000)]
+
+
+def test_a_file_closed_too_early_is_never_another_file(helped: HelperProcessSync, make_files: FileMaker) -> None:
+    files = make_files(helper.THREADS + 4)
+    stop(helped)
+    for ticket, file in enumerate(files):
+        helped.submit(ticket, [file])
+    for file in files:
+        file.close()
+    others = [PipeFile() for _ in files]  # These get the numbers of the closed ones, and would answer EINVAL.
+    os.kill(helped.pid, signal.SIGCONT)
+    errors = [error and error.errno for _, error in collect(helped, len(files))]
+    assert errors == [None] * helper.THREADS + [errno.EBADF] * 4
+    for other in others:
+        other.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_helper_outlives_what_asks_its_parent_to_end(
+    helped: HelperProcessSync, make_files: FileMaker, number: int
+) -> None:
+    os.kill(helped.pid, number)
+    helped.submit(1, make_files(1))
+    assert helped.completed(None) == [(1, None)]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+def test_the_helper_inherits_nothing(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    driver = HelperProcessSync()
+    assert len(os.listdir(f"/proc/{driver.pid}/fd")) == 4
+    assert os.readlink(f"/proc/{driver.pid}/cwd") == "/"
+    os.close(descriptor)
+    driver.close()
+
+
+@pytest.mark.parametrize("outstanding", [0, 1000])
+def test_the_helper_ends_when_its_parent_is_killed(tmp_path: Path, outstanding: int) -> None:
+    program = f"""
+import time
+from store.sync import HelperProcessSync
+from store.writable_disk import OsWritableDisk
+driver = HelperProcessSync()
+file = OsWritableDisk().create({str(tmp_path / "file")!r}, 4096)
+for ticket in range({outstanding}):
+    driver.submit(ticket, [file])
+print(driver.pid, flush=True)
+time.sleep({PATIENCE_SECONDS * 2})
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        parent.kill()
+    assert eventually(lambda: not is_running(pid))
+
+
+# One sync for many files.
+
+
+@pytest.fixture
+def own_files(make_files: FileMaker) -> list[int]:
+    return [file.fileno() for file in make_files(40)]
+
+
+def test_many_files_of_an_ext4_are_synced_at_once(own_files: list[int], tmp_path: Path) -> None:
+    name = subprocess.run(["df", "--output=fstype", tmp_path], capture_output=True, check=True, text=True).stdout
+    expected = [0] * 40 if name.split()[-1] == "ext4" else None
+    assert helper.FileSystemSync().sync(own_files) == expected
+
+
+def test_files_of_several_file_systems_are_not(own_files: list[int], pipe_file: PipeFile) -> None:
+    assert helper.FileSystemSync().sync([*own_files, pipe_file.fileno()]) is None
+
+
+@pytest.mark.parametrize(
+    ("release", "tells"), [("4.19.0", False), ("5.7.9-x", False), ("5.8-rc1", True), ("6.1", True)]
+)
+def test_a_kernel_whose_syncfs_tells_no_errors_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, pipe_file: PipeFile, release: str, tells: bool
+) -> None:
+    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "", release, "", "")))
+    assert (helper.FileSystemSync().sync([pipe_file.fileno()]) is not None) == tells
+
+
+def test_each_file_is_asked_for_its_own_error(monkeypatch: pytest.MonkeyPatch, pipe_file: PipeFile) -> None:
+    """A pipe's file system can be synced, the pipe itself has nothing to ask: ESPIPE."""
+    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
+    assert helper.FileSystemSync().sync([pipe_file.fileno()] * 2) == [errno.ESPIPE] * 2
+
+
+def test_a_file_system_that_cannot_be_synced_at_once_is_synced_file_by_file(
+    monkeypatch: pytest.MonkeyPatch, make_files: FileMaker, pipe_file: PipeFile
+) -> None:
+    """The helper's side alone, in this process, as on a file system that is not ext4."""
+    asked: list[int] = []
+
+    def sync_file(descriptor: int) -> int:
+        asked.append(descriptor)
+        return 0
+
+    monkeypatch.setattr(helper, "sync_file", sync_file)
+    monkeypatch.setattr(helper.FileSystemSync, "sync", lambda _, descriptors: None)
+    descriptors = [file.fileno() for file in make_files(100)]
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near, far:
+        assert helper.Helper(far).sync(descriptors) == [0] * 100
+    assert sorted(asked) == sorted(descriptors)
+
+
+# The choice.
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("auto", HelperProcessSync), ("process", HelperProcessSync), ("thread", ThreadSync), ("inline", InlineSync)],
+)
+def test_the_choice(name: str, kind: type[SyncDriver]) -> None:
+    assert name in SYNC_DRIVERS
+    driver = choose_sync_driver(name)
+    assert type(driver) is kind
+    driver.close()
+
+
+def test_threads_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    driver = choose_sync_driver("auto")
+    assert type(driver) is ThreadSync
+    driver.close()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SyncDriverError, match=r"^/nowhere/python: no sync helper can be started: No such file"):
+        choose_sync_driver("process")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_driver_that_is_not_known() -> None:
+    with pytest.raises(ValueError, match="'uring' is not known: choose one of auto, process, thread, inline"):
+        choose_sync_driver("uring")
