@@ -58,7 +58,7 @@ class LogLine(NamedTuple):
 
 
 def printable(text: str) -> str:
-    """`text` on one line: each character that cannot be printed as its escape (`\\n`, `\\x1b`, `\\udcff`)."""
+    """`text` on one line: each character that cannot be printed as the escape that Python writes for it."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

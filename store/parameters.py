@@ -18,7 +18,8 @@ The documents differ on some numbers; the table has what was decided:
     wcache-page-size 3              2, by the rule for ties; qpidd takes 4
     a number out of range           corrected; qpidd 1.40 does not start, or refuses the queue
 
-Options of older and other stores that this one has no use for are accepted, and a notice says why they do nothing.
+Options of older and other stores that this one has no use for are accepted, whatever their value, and a notice says
+why they do nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _KIB: Final = 1024
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")  # no number that anybody means has more digits
 _MOST: Final = 10**40
 _SHOWN: Final = 60  # characters of a bad value that an error shows
-_SWITCH: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_TRUTH: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
 class ParameterError(Exception):
@@ -110,141 +111,67 @@ class StoreOption(NamedTuple):
 _FILES: Final = range(4, MAX_FILES + 1)
 _FILE_PAGES: Final = range(1, MAX_PAGES + 1)
 _PAGE_SIZES: Final = tuple(1 << power for power in range(8))  # KiB
-_POWER: Final = "a power of 2"
-#: Pages of the write cache by their size in KiB, as qpidd has them (formats page, section 11.1).
-_PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 128: 8}
+_PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 128: 8}  # formats page, section 11.1
 _PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: section 11.2; maximum: the most that qpidd has
 _ALIGNMENTS: Final = (512, 4096)  # bytes: the sectors that disks have
+
 _TABLE: Final = "003, table 6.2"
+_OLD: Final = "000, 376-390; 004, 27979-27991"
+_EXPAND: Final = "formats page, section 7"
+_RING: Final = "formats page, section 11.1"
 _LINEAR: Final = "formats page, section 11.2"
+_ONE_MODE: Final = "what is stored is always written asynchronously, and only truncate deletes data."
+_FIXED: Final = "a journal keeps its number of files; qstore-size says how large it has to be."
+_NO_TIMER: Final = "a flush begins as soon as the one before it is on the disk."
 _NO_POOL: Final = "this store has no pool of empty files."
 
-_NUM_JFILES: Final = StoreOption(
-    "num-jfiles", Kind.NUMBER, DEFAULT_FILES, "Number of files in each queue's journal", _TABLE, "files", _FILES
-)
-_JFILE_SIZE: Final = StoreOption(
-    "jfile-size-pgs", Kind.NUMBER, 24, "Size of each journal file", _TABLE, "pages of 64 KiB", _FILE_PAGES
+_NUMBER, _SWITCH, _CHOICE, _TEXT = Kind.NUMBER, Kind.SWITCH, Kind.CHOICE, Kind.TEXT
+_COUNT: Final = StoreOption("num-jfiles", _NUMBER, DEFAULT_FILES, "Files in a journal", _TABLE, "files", _FILES)
+_SIZE: Final = StoreOption(
+    "jfile-size-pgs", _NUMBER, 24, "Size of a journal's files", _TABLE, "pages of 64 KiB", _FILE_PAGES
 )
 _PAGE: Final = StoreOption(
-    "wcache-page-size",
-    Kind.NUMBER,
-    32,
-    "Size of a page of a journal's write cache: small for latency, large for throughput",
-    _TABLE,
-    "KiB",
-    _PAGE_SIZES,
-    _POWER,
+    "wcache-page-size", _NUMBER, 32, "Size of a write, small for latency", _TABLE, "KiB", _PAGE_SIZES, "a power of 2"
 )
-_NUM_PAGES: Final = StoreOption(
-    "wcache-num-pages", Kind.NUMBER, None, "Number of pages of a journal's write cache", _LINEAR, "pages", _PAGES
+_CACHE: Final = StoreOption(
+    "wcache-num-pages", _NUMBER, None, "Pages that may be unsynced in a journal", _LINEAR, "pages", _PAGES
 )
 
 OPTIONS: Final = (
     StoreOption(
-        "store-dir",
-        Kind.TEXT,
-        None,
-        "Directory of journals and persistent configuration, in place of the data directory",
-        "003, table 6.2; 000 and 004 for the alias",
-        alias="store-directory",
+        "store-dir", _TEXT, None, "Directory of the store, else the data directory", _TABLE, alias="store-directory"
     ),
-    _NUM_JFILES,
-    _JFILE_SIZE,
+    _COUNT,
+    _SIZE,
     _PAGE,
-    _NUM_PAGES,
-    _NUM_JFILES._replace(name="tpl-num-jfiles", help="Number of files in the prepared list's journal"),
-    _JFILE_SIZE._replace(name="tpl-jfile-size-pgs", help="Size of each file of the prepared list's journal"),
-    _PAGE._replace(
-        name="tpl-wcache-page-size",
-        default=4,
-        help="Size of a page of the prepared list's write cache",
-        source="formats page, section 11.1",
-    ),
-    _NUM_PAGES._replace(name="tpl-wcache-num-pages", help="Number of pages of the prepared list's write cache"),
-    StoreOption("truncate", Kind.SWITCH, False, "Discard all that the store holds before it is opened", _TABLE),
+    _CACHE,
+    _COUNT._replace(name="tpl-num-jfiles", help="Files in the prepared list's journal"),
+    _SIZE._replace(name="tpl-jfile-size-pgs", help="Size of the files of the prepared list's journal"),
+    _PAGE._replace(name="tpl-wcache-page-size", default=4, help="Size of a write to the prepared list", source=_RING),
+    _CACHE._replace(name="tpl-wcache-num-pages", help="Pages that may be unsynced in the prepared list"),
+    StoreOption("truncate", _SWITCH, False, "Discard all that the store holds before it is opened", _TABLE),
     StoreOption(
-        "on-damage",
-        Kind.CHOICE,
-        OnDamage.QUARANTINE,
-        "What recovery does with a damaged journal: set the damage aside and go on, or do not start",
-        "own",
-        words=tuple(OnDamage),
+        "on-damage", _CHOICE, OnDamage.QUARANTINE, "Set damage aside, or do not start", "own", words=tuple(OnDamage)
     ),
-    StoreOption("sync", Kind.CHOICE, AUTO, "Who waits for the disk", "own", words=SYNC_DRIVERS),
+    StoreOption("sync", _CHOICE, AUTO, "Who waits for the disk", "own", words=SYNC_DRIVERS),
+    StoreOption("flush-alignment", _NUMBER, 512, "Sector size of the disk", "own", "bytes", _ALIGNMENTS, "512 or 4096"),
+    StoreOption("mst-log", _SWITCH, False, "Log the Java broker's messages, too: MST-1001 to MST-1006", "004, 31203"),
+    StoreOption("store-async", _SWITCH, True, "Write asynchronously", _OLD, not_needed=_ONE_MODE),
+    StoreOption("store-force", _SWITCH, False, "Delete all data if the mode changed", _OLD, not_needed=_ONE_MODE),
+    StoreOption("auto-expand", _SWITCH, False, "Add files to a full journal", _EXPAND, not_needed=_FIXED),
     StoreOption(
-        "flush-alignment",
-        Kind.NUMBER,
-        512,
-        "What flushes of new journals are padded to: the sector size of the disk",
-        "own",
-        "bytes",
-        _ALIGNMENTS,
-        "512 or 4096",
+        "auto-expand-max-jfiles", _NUMBER, 0, "Most files", _EXPAND, alias="max-auto-expand-jfiles", not_needed=_FIXED
     ),
-    StoreOption(
-        "mst-log", Kind.SWITCH, False, "Log the Java broker's messages MST-1001 to MST-1006, too", "004, 31203"
-    ),
-    StoreOption(
-        "store-async",
-        Kind.SWITCH,
-        True,
-        "Write asynchronously",
-        "000, 379; 004, 27984",
-        not_needed="messages are always written asynchronously.",
-    ),
-    StoreOption(
-        "store-force",
-        Kind.SWITCH,
-        False,
-        "Delete all existing data if the store's mode changed",
-        "000, 382; 004, 27986",
-        not_needed="the store has one mode, and only truncate deletes data.",
-    ),
-    StoreOption(
-        "auto-expand",
-        Kind.SWITCH,
-        False,
-        "Add files to a journal that is filling up",
-        "formats page, section 7",
-        not_needed="a journal keeps its number of files; qstore-size says how large it has to be.",
-    ),
-    StoreOption(
-        "auto-expand-max-jfiles",
-        Kind.NUMBER,
-        0,
-        "Number of files up to which a journal may expand",
-        "formats page, section 7",
-        "files",
-        range(MAX_FILES + 1),
-        alias="max-auto-expand-jfiles",
-        not_needed="a journal keeps its number of files; qstore-size says how large it has to be.",
-    ),
-    StoreOption(
-        "journal-flush-timeout",
-        Kind.TEXT,
-        "500ms",
-        "Time after which an idle journal is flushed",
-        _LINEAR,
-        not_needed="what was gathered is flushed as soon as the disk is free.",
-    ),
-    StoreOption("efp-partition", Kind.TEXT, "1", "Partition of the pool of empty files", _LINEAR, not_needed=_NO_POOL),
-    StoreOption(
-        "efp-file-size", Kind.TEXT, "2048", "Size of the files of the pool, in KiB", _LINEAR, not_needed=_NO_POOL
-    ),
-    StoreOption(
-        "overwrite-before-return",
-        Kind.SWITCH,
-        False,
-        "Overwrite files with zeros before they go back to the pool",
-        _LINEAR,
-        not_needed=_NO_POOL,
-    ),
+    StoreOption("journal-flush-timeout", _TEXT, "500ms", "Flush when idle for", _LINEAR, not_needed=_NO_TIMER),
+    StoreOption("efp-partition", _NUMBER, 1, "Partition of the file pool", _LINEAR, not_needed=_NO_POOL),
+    StoreOption("efp-file-size", _NUMBER, 2048, "Size of the pool's files in KiB", _LINEAR, not_needed=_NO_POOL),
+    StoreOption("overwrite-before-return", _SWITCH, False, "Overwrite freed files", _LINEAR, not_needed=_NO_POOL),
 )
 """All options, in the order in which help shows them."""
 
 QUEUE_ARGUMENTS: Final = (
-    _NUM_JFILES._replace(name="qpid.file_count", help="Number of files in the queue's journal", source="003, P-16"),
-    _JFILE_SIZE._replace(name="qpid.file_size", help="Size of each file of the queue's journal", source="003, P-16"),
+    _COUNT._replace(name="qpid.file_count", help="Files in the queue's journal", source="003, section 6.3"),
+    _SIZE._replace(name="qpid.file_size", help="Size of the files of the queue's journal", source="003, section 6.3"),
 )
 """The arguments of a queue's declaration that say how large its journal is; their defaults are the store's options."""
 
@@ -392,15 +319,18 @@ def parse_parameters(options: Mapping[str, object]) -> tuple[StoreParameters, tu
     for option in OPTIONS:
         if option.name not in given:
             continue
-        value, warnings = _read(option, given[option.name])
         if option.not_needed:
             lines.append(not_needed(option.name, option.not_needed))
-        else:
-            values[option.field] = value
-            lines.extend(warnings)
-    for prefix in ("", "tpl-"):
-        lines.extend(_fit_cache(prefix, values))
-    return StoreParameters(**values), tuple(lines)
+            continue
+        values[option.field], warnings = _read(option, given[option.name])
+        lines.extend(warnings)
+    known = StoreParameters(**values)
+    page = correct_page("wcache-page-size", known.wcache_page_size, known.jfile_size_pgs)
+    tpl_page = correct_page("tpl-wcache-page-size", known.tpl_wcache_page_size, known.tpl_jfile_size_pgs)
+    values |= {"wcache_page_size": page.value, "tpl_wcache_page_size": tpl_page.value}
+    values.setdefault("wcache_num_pages", _PAGES_BY_SIZE[page.value])
+    values.setdefault("tpl_wcache_num_pages", _PAGES_BY_SIZE[tpl_page.value])
+    return StoreParameters(**values), (*lines, *page.warnings, *tpl_page.warnings)
 
 
 def queue_geometry(arguments: Mapping[str, Any], parameters: StoreParameters) -> tuple[Geometry, tuple[LogLine, ...]]:
@@ -449,18 +379,6 @@ def _by_name(options: Mapping[str, object]) -> dict[str, object]:
     return given
 
 
-def _fit_cache(prefix: str, values: dict[str, Any]) -> tuple[LogLine, ...]:
-    """Makes pages fit their file in `values`, and counts them where nobody did; what is to be logged about it."""
-    page, pages, file = (
-        next(option for option in OPTIONS if option.name == prefix + name)
-        for name in ("wcache-page-size", "wcache-num-pages", "jfile-size-pgs")
-    )
-    fitting = correct_page(page.name, values.get(page.field, page.default), values.get(file.field, file.default))
-    values[page.field] = fitting.value
-    values.setdefault(pages.field, _PAGES_BY_SIZE[fitting.value])
-    return fitting.warnings
-
-
 # ---- values from text ----
 
 
@@ -490,8 +408,8 @@ def _number(what: str, option: StoreOption, value: object) -> int:
 
 def _switch(option: StoreOption, value: object) -> bool:
     word = str(int(value)) if isinstance(value, int) and -1 < value < _MOST else value
-    if isinstance(word, str) and word.strip().lower() in _SWITCH:
-        return _SWITCH[word.strip().lower()]
+    if isinstance(word, str) and word.strip().lower() in _TRUTH:
+        return _TRUTH[word.strip().lower()]
     raise ParameterError(f"option {option.name}: {_shown(value)} is neither yes nor no: give one of them")
 
 

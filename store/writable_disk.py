@@ -49,7 +49,7 @@ class WritableDisk(Disk, Protocol):
     def create(self, path: str, size: int) -> WritableFile:
         """A new file of `size` zero bytes, with its space allocated. Raises FileExistsError.
 
-        Where that fails for lack of room, nothing stays behind; a file may if removing it fails too.
+        Where there is no room nothing stays behind or, at worst, a file that is allocated in part.
         """
 
     def open_writable(self, path: str) -> WritableFile:

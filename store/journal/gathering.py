@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from formats.checksum import extend_crc32c
@@ -37,6 +37,19 @@ _FILLER: Final = Kind.FILLER | 2 << 32
 _LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
 _RESTART: Final = 65536  # flush numbers left out when a journal is taken up again
 assert 1 << BLOCK_SHIFT == BLOCK_SIZE
+
+
+def data_crc(parts: Iterable[bytes]) -> int:
+    """The checksum of a message's data, computed once for all the journals that get it."""
+    crc = 0
+    for part in parts:
+        crc = extend_crc32c(crc, part)
+    return crc
+
+
+def record_blocks(size: int, xid_size: int = 0) -> int:
+    """Blocks of a record with `size` bytes of data."""
+    return (ROUND_UP + xid_size + size) >> BLOCK_SHIFT
 
 
 class Identity:
@@ -261,13 +274,18 @@ class Gathering:
         offset = self._file + FILE_HEADER_SIZE // BLOCK_SIZE - room
         return min(-offset % self._alignment, room)
 
-    def seal(self) -> None:
+    def seal(self) -> bool:
         """Close the journal cleanly: a last flush that says so. Nothing is appended after it.
 
         A journal that was never written to needs none, nor does one that has one and was not written to since.
+
+        Returns:
+            Whether the journal is sealed once that is flushed; if not, it has failed or is full to the last block.
         """
-        if self.failure is not None or self.gathering == 1 or (self._takes_up and self._is_sealed):
-            return
+        if self.failure is None and (self.gathering == 1 or (self._takes_up and self._is_sealed)):
+            return True
+        if self.failure is not None or not self._has_room():
+            return False
         if self._takes_up:
             self._take_up(SEAL)
         else:
@@ -275,6 +293,7 @@ class Gathering:
                 self._close_flush()
             self._fill_alone(SEAL)
         self._is_sealed = True
+        return True
 
     def _close_flush(self) -> None:
         """Pad what is gathered, flag its last record, and begin to gather the next flush."""
@@ -351,6 +370,10 @@ class Gathering:
             self._stop()
 
     # ---- for the other half ----
+
+    def _has_room(self) -> bool:
+        """Whether a flush of one filler fits in the ring."""
+        return True
 
     def _before_flush(self) -> bool:
         """A flush is about to be taken: the last moment to append to it. False if the journal has failed."""

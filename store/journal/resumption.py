@@ -13,8 +13,7 @@ from store.journal.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
 from store.journal.space import SIZE_BITS
-from store.journal.version_2_writer import WriterState, new_state
-from store.journal.writer_transactions import OpenTransaction
+from store.journal.writer_state import OpenTransaction, WriterState, new_state
 
 
 class NotToBeTakenUpError(Exception):

@@ -82,7 +82,7 @@ class JournalStorage:
         return b"".join(parts)
 
     def sync_end(self, position: int) -> None:
-        """Sync the file in which a journal ended, at the block `position`: what recovery read there may be nowhere else.
+        """Sync the file in which a journal ended, at block `position`: recovery may have read what is only in memory.
 
         What stands in the files before it was synced before anything was written behind it.
         """

@@ -10,20 +10,18 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from formats.checksum import extend_crc32c
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from store.journal.directory import open_journal
-from store.journal.gathering import Identity
-from store.journal.reader import JournalEnd
+from store.journal.gathering import Identity, data_crc
 from store.journal.recovery import JournalRecovery
 from store.journal.resumption import state_of
 from store.journal.step import JournalBusyError, JournalFullError, Step
 from store.journal.storage import JournalStorage, create_journal
-from store.journal.version_2_writer import Version2Writer, WriterState, data_crc
+from store.journal.version_2_writer import Version2Writer
 from tests.faults.simulated_disk import SimulatedDisk
 
 DIRECTORY: Final = "/jrnl"
@@ -108,7 +106,7 @@ def make(disk: SimulatedDisk, geometry: Geometry, alignment: int = 512) -> None:
     disk.sync_directory("/")
 
 
-class Damaged(AssertionError):
+class DamagedError(AssertionError):
     """Recovery reported damage, or found what cannot be."""
 
 
@@ -131,9 +129,9 @@ class JournalLife:
         end = journal.walk(recovery)
         damage = [*journal.damage, *recovery.damage]
         if damage:
-            raise Damaged(f"damage reported: {damage}")
+            raise DamagedError(f"damage reported: {damage}")
         if recovery.messages.duplicate_count:
-            raise Damaged(f"duplicates: {recovery.messages.duplicates}")
+            raise DamagedError(f"duplicates: {recovery.messages.duplicates}")
         self.end = end
         self.highest_rid = recovery.highest_rid
         self.content = _content(journal, recovery)
@@ -217,11 +215,13 @@ class JournalLife:
             self.finish()
         raise AssertionError("never drained")
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Close cleanly. Returns whether the journal is sealed."""
         self.drain()
-        self.writer.seal()
+        sealed = self.writer.seal()
         self.drain()
         self.storage.close()
+        return sealed
 
 
 def _content(journal, recovery: JournalRecovery) -> Content:  # type: ignore[no-untyped-def]

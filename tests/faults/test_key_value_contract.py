@@ -219,12 +219,44 @@ class TestCrashes:
             for seed in range(20):
                 killed = call.killed(seed, power_loss=True)
                 found.append(SimulatedKeyValue.open(killed, "/map").get(b"a"))
-            assert key_value.get(b"a") == b"1"
+            assert SimulatedKeyValue.open(call.disk.copy(0), "/map").get(b"a") == b"1"
 
         disk.watch = watch
         key_value.write({b"a": b"2"})
         assert set(found) == {b"1", b"2"}
         assert key_value.get(b"a") == b"2"
+
+    def test_a_copy_and_the_original_go_their_own_ways(self) -> None:
+        disk = SimulatedDisk(1)
+        key_value = SimulatedKeyValue.open(disk, "/map", create=True)
+        copy = disk.copy(2)
+        other = SimulatedKeyValue.open(copy, "/map")
+        key_value.write({b"a": b"1"})
+        other.write({b"b": b"2"})
+        for each in (disk, copy):
+            each.crash(power_loss=True)
+        assert list(SimulatedKeyValue.open(disk, "/map").items(b"")) == [(b"a", b"1")]
+        assert list(SimulatedKeyValue.open(copy, "/map").items(b"")) == [(b"b", b"2")]
+
+    def test_closing_it_in_a_dead_process_does_not_unlock_it(self) -> None:
+        disk = SimulatedDisk(1)
+        old = SimulatedKeyValue.open(disk, "/map", create=True)
+        disk.crash(power_loss=False)
+        new = SimulatedKeyValue.open(disk, "/map")
+        old.close()
+        with pytest.raises(CatalogueError, match="lock"):
+            SimulatedKeyValue.open(disk, "/map")
+        new.close()
+
+    def test_a_new_one_stays_where_an_old_one_was_removed(self) -> None:
+        for seed in range(20):
+            disk = SimulatedDisk(seed)
+            SimulatedKeyValue.open(disk, "/map", create=True).close()
+            disk.remove("/map/CURRENT")
+            disk.remove_directory("/map")
+            SimulatedKeyValue.open(disk, "/map", create=True).write({b"a": b"1"})
+            disk.crash(power_loss=True)
+            assert SimulatedKeyValue.open(disk, "/map").get(b"a") == b"1"
 
     def test_a_batch_that_fails_may_be_found_later_and_ends_writing(self) -> None:
         found = set()

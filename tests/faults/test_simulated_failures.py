@@ -111,6 +111,9 @@ class TestFailures:
         assert content_of(disk) == b"\0\0\0@" + bytes(6)
         disk.crash(power_loss=True)
         assert content_of(disk) == b"\0\0\0@" + bytes(6)
+        disk.open_writable("/file").write(9, b"x")
+        disk.crash(power_loss=True)
+        assert content_of(disk)[:9] == b"\0\0\0@" + bytes(5)
         assert content_of(copy) == bytes(10)
 
 

@@ -180,6 +180,41 @@ class TestReplay:
 
         assert [found_by_watching(seed) for seed in range(100)] == [found_by_killing(seed) for seed in range(100)]
 
+    def test_what_the_original_syncs_the_copy_may_lose(self) -> None:
+        found = set()
+        for seed in range(50):
+            disk = disk_with(b"old")
+            file = disk.open_writable("/file")
+            file.write(0, b"new")
+            copy = disk.copy(seed)
+            file.sync()
+            copy.crash(power_loss=True)
+            found.add(content_of(copy))
+            disk.crash(power_loss=True)
+            assert content_of(disk) == b"new"
+        assert found >= {b"old", b"new"}
+
+    def test_changes_before_and_after_a_copy_have_fates_of_their_own(self) -> None:
+        found = set()
+        for seed in range(100):
+            disk = SimulatedDisk(0)
+            disk.make_directory("/a")
+            copy = disk.copy(seed)
+            copy.make_directory("/b")
+            copy.crash(power_loss=True)
+            found.add(tuple(copy.names("/")))
+        assert found == {(), ("a",), ("b",), ("a", "b")}
+
+    def test_bad_sectors_stay_bad(self) -> None:
+        disk = disk_with(b"a")
+        disk.read_fails = {("/file", 0)}
+        copy = disk.copy(1)
+        copy.crash(power_loss=True)
+        with pytest.raises(OSError, match="/file"):
+            content_of(copy)
+        copy.read_fails.clear()
+        assert disk.read_fails
+
     def test_open_files_are_counted(self) -> None:
         disk = disk_with(b"a")
         with_two = [disk.open("/file"), disk.open_writable("/file")]
@@ -188,3 +223,13 @@ class TestReplay:
             file.close()
             file.close()
         assert (disk.open_now, disk.most_open) == (0, 2)
+
+    def test_files_of_a_dead_process_do_not_count(self) -> None:
+        disk = disk_with(b"a")
+        old = disk.open("/file")
+        disk.crash(power_loss=False)
+        with_one = disk.open("/file")
+        old.close()
+        assert disk.open_now == 1
+        with_one.close()
+        assert disk.open_now == 0

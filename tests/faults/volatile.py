@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 Node: TypeAlias = "Inode | Folder"
@@ -92,7 +91,7 @@ class Inode:
         """The power is gone.
 
         The drive had taken the writes in order up to some point; but for stray sectors, from none to all of them, that
-        hold any version, or the beginning of one and the end of another. The size is one that the file had. Without
+        hold any version, or the beginning of one and the end of another. The size is that of the same point. Without
         `powersafe`, a sector that was written since its last sync may hold garbage from its first byte on.
         """
         if self.pending:
@@ -121,15 +120,8 @@ class Inode:
         for number in touched if destroyed else ():
             if rng.random() < destroyed:
                 kept[number * sector : (number + 1) * sector] = rng.randbytes(sector)
-        if strays and rng.random() < 0.5:
-            size = rng.choice(self._sizes())
         del kept[size:]
         return kept
-
-    def _sizes(self) -> list[int]:
-        """The sizes that the file had since its last sync."""
-        ends = (write.offset + len(write.data) for write in self.pending)
-        return list(accumulate(ends, max, initial=len(self.durable)))
 
     def flip(self, offset: int, bit: int) -> None:
         """A bit goes bad, on the drive and for whoever reads."""

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -384,16 +385,18 @@ def test_more_tickets_than_the_helper_takes_wait(helped: HelperProcessSync, make
 
 
 def test_a_file_closed_too_early_is_never_another_file(helped: HelperProcessSync, make_files: FileMaker) -> None:
-    files = make_files(helper.THREADS + 4)
+    """Those at the helper are synced, those that wait here are errors, and their neighbours are not."""
+    files = make_files(helper.THREADS + 60)
     stop(helped)
     for ticket, file in enumerate(files):
         helped.submit(ticket, [file])
-    for file in files:
-        file.close()
-    others = [PipeFile() for _ in files]  # These get the numbers of the closed ones, and would answer EINVAL.
+    closed = {*range(helper.THREADS), *range(helper.THREADS, len(files), 7)}
+    for ticket in closed:
+        files[ticket].close()
+    others = [PipeFile() for _ in closed]  # These get the numbers of the closed ones, and would answer EINVAL.
     os.kill(helped.pid, signal.SIGCONT)
-    errors = [error and error.errno for _, error in collect(helped, len(files))]
-    assert errors == [None] * helper.THREADS + [errno.EBADF] * 4
+    errors = {ticket: error.errno for ticket, error in collect(helped, len(files)) if error}
+    assert errors == dict.fromkeys(range(helper.THREADS, len(files), 7), errno.EBADF)
     for other in others:
         other.close()
 
@@ -472,6 +475,15 @@ def test_each_file_is_asked_for_its_own_error(monkeypatch: pytest.MonkeyPatch, p
     """A pipe's file system can be synced, the pipe itself has nothing to ask: ESPIPE."""
     monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
     assert helper.FileSystemSync().sync([pipe_file.fileno()] * 2) == [errno.ESPIPE] * 2
+
+
+def test_after_a_failed_syncfs_each_file_is_synced_by_itself(
+    monkeypatch: pytest.MonkeyPatch, own_files: list[int]
+) -> None:
+    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
+    at_once = helper.FileSystemSync()
+    monkeypatch.setattr(at_once, "_libc", SimpleNamespace(syncfs=lambda descriptor: -1))
+    assert at_once.sync(own_files) is None
 
 
 def test_a_file_system_that_cannot_be_synced_at_once_is_synced_file_by_file(

@@ -1,0 +1,125 @@
+"""Whether a record may be written to a version-2 journal: the rules of `space`, applied.
+
+Most plain records need not ask. `_set_ends` works out up to which place in the present file enqueues and dequeues may
+be appended, whatever they are, and is called when anything changes that it depends on; a record that would go beyond
+takes the long way, through `_admit_kept` or `_admit_removal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from store.journal.gathering import record_blocks
+from store.journal.relocating import Relocating
+from store.journal.space import MAX_BLOCKS
+from store.journal.step import JournalBusyError, JournalFullError
+
+
+class Admission(Relocating):
+    """The live records of one journal, and what may be added."""
+
+    __slots__ = ("_dequeue_end", "_enqueue_end")
+
+    _enqueue_end: int
+    _dequeue_end: int
+
+    def _count_state(self) -> None:
+        super()._count_state()
+        self._stop()  # the first record takes the long way
+
+    def admit_transaction(self, xid: bytes, sizes: Sequence[int], dequeues: int) -> None:
+        """Check that all records of a transaction and its outcome fit, before any of them is written anywhere.
+
+        Args:
+            xid: the transaction, which is not open.
+            sizes: bytes of data of each message that it enqueues.
+            dequeues: how many messages it dequeues.
+
+        Raises:
+            JournalFullError, JournalBusyError, JournalFailedError: they do not fit, or not now.
+        """
+        enqueues = [record_blocks(size, len(xid)) for size in sizes]
+        dequeue = record_blocks(0, len(xid))
+        blocks = sum(enqueues) + dequeues * dequeue
+        largest = max(enqueues, default=dequeue)
+        if enqueues:
+            self._admit_enqueues(blocks, len(enqueues), largest, self._outcome_blocks(xid))
+        else:
+            self._admit_kept(blocks, 0, self._outcome_blocks(xid), largest)
+
+    def _admit_enqueues(self, blocks: int, count: int, largest: int, outcome: int = 0) -> None:
+        """The first rule of `space`, then the others. Raises as `enqueue`."""
+        if self.failure is not None:
+            raise self.failure
+        if largest > MAX_BLOCKS:
+            raise JournalFullError(f"{self.identity.title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
+        if blocks + count + outcome > self._room:
+            raise self._over_threshold()
+        self._admit_kept(blocks, count, outcome, largest)
+
+    def _over_threshold(self) -> JournalFullError:
+        return JournalFullError(f"Enqueue capacity threshold exceeded on {self.identity.title}.")
+
+    def _admit_kept(self, blocks: int, count: int, outcome: int, largest: int) -> None:
+        """The second and third rule: room for `blocks` that stay, of `count` messages."""
+        self._make_ready()
+        space = self._space
+        free = self._free() - blocks
+        outcomes = self._outcomes + outcome
+        if not space.drains(free, self._undequeued + count, outcomes):
+            largest = max(space.largest, largest)
+            if not space.compacts(self._live_blocks + blocks + outcomes, largest):
+                raise self._over_threshold()
+            if free < space.compaction_needs(largest):
+                raise self._busy() if self._can_progress() else self._over_threshold()
+        space.largest = max(space.largest, largest)
+
+    def _admit_removal(self) -> None:
+        """Room for a dequeue or an outcome: there is some by the rules that enqueues keep, perhaps after compaction."""
+        self._make_ready()
+        space = self._space
+        free = self._free()
+        half = space.margin // 2
+        if free < space.compaction_needs(space.largest) - half and not space.drains(
+            free + half, self._undequeued, self._outcomes
+        ):
+            if self._can_progress():
+                raise self._busy()
+            if free < half:
+                raise JournalFullError(f"Journal full on {self.identity.title}.")
+
+    def _make_ready(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if not self._has_room():
+            raise JournalFullError(f"Journal full on {self.identity.title}.")
+        self._take_up()
+        while self._overtaken:
+            self._copy_dequeue(self._overtaken.pop())
+
+    def _can_progress(self) -> bool:
+        return self.is_dirty or self._can_relocate()
+
+    def _busy(self) -> JournalBusyError:
+        self._is_pressed = True
+        return JournalBusyError(f"{self.identity.title}: no room before what was gathered is flushed")
+
+    def _set_ends(self) -> None:
+        """Up to where plain records may be appended without asking: within the file, whatever they are."""
+        space = self._space
+        rest = self._file_end - self._position
+        free = self._free()
+        if space.drains(free - rest, self._undequeued + rest, self._outcomes):
+            self._enqueue_end = self._dequeue_end = self._file_end
+            return
+        end = space.end - space.compaction_needs(space.largest) - space.flush
+        if space.compacts(self._live_blocks + rest + self._outcomes, space.largest):
+            self._enqueue_end = min(self._file_end, end)
+            self._dequeue_end = min(self._file_end, end + space.margin // 2)
+            return
+        self._enqueue_end = -1
+        drains = space.drains(free, self._undequeued, self._outcomes)
+        self._dequeue_end = self._file_end if drains else -1
+
+    def _stop(self) -> None:
+        self._enqueue_end = self._dequeue_end = -1

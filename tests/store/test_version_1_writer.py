@@ -1,0 +1,717 @@
+"""The version-1 writer: against an independent layout, against the reader, against qpidd's own journals.
+
+`Life` drives a writer and, with whatever the writer took, a `JournalBuilder`; it keeps a model of what is enqueued and
+open. Each step's writes go into images of the files, which are what a crash leaves.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formats.rhm.file_header import decode_file_header
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, SECTOR_SIZE, Geometry, padded
+from formats.rhm.jinf import decode_jinf
+from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
+from store.contradictions import contradictions
+from store.disk import OsDisk
+from store.journal.directory import open_journal
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
+from store.journal.recovery import JournalRecovery, Outcome
+from store.journal.step import JournalError, JournalFailedError, JournalFullError, JournalWriter, Step
+from store.journal.version_1_writer import OpenTransaction, Version1State, Version1Writer, reserve_blocks, state_of
+from tests.support.fixtures import StoreFixture, StoreOpener
+from tests.support.journal_builder import DIRECTORY, JournalBuilder
+from tests.support.memory_disk import MemoryDisk
+from tools.qstore_check import command
+
+SECONDS = 1_700_000_000  # of the first header, as the builder has it
+BILLION = 1_000_000_000
+
+
+def refused_by_threshold(
+    file_blocks: int, files: int, counts: Sequence[int], current: int, used: int, record: int
+) -> bool:
+    """The formula of the formats page, 3.6, line by line."""
+    cap = max(-(-file_blocks * files * 20 // 100), file_blocks)
+    forward = used + record + cap
+    at = current
+    in_use = overwrite = False
+    while forward > 0 and not (at != current and counts[at] > 0):
+        forward -= min(forward, file_blocks)
+        if forward > 0:
+            at = (at + 1) % files
+            if at == current:
+                overwrite = True
+        if counts[at] > 0:
+            in_use = True
+    return (at != current and in_use) or overwrite
+
+
+def apply(images: list[bytearray], step: Step, sectors: int | None = None) -> int:
+    """Do a step's writes, or their first `sectors`; how many sectors were written."""
+    done = 0
+    for write in step.writes:
+        for at in range(0, len(write.content), SECTOR_SIZE):
+            if sectors is not None and done == sectors:
+                return done
+            piece = bytes(write.content[at : at + SECTOR_SIZE])
+            images[write.file][write.offset + at : write.offset + at + len(piece)] = piece
+            done += 1
+    return done
+
+
+def check_step(step: Step, geometry: Geometry, page: int, *, first: bool) -> None:
+    """One file only, in order, cut at the pages of the data area, and all of it synced."""
+    files = {write.file for write in step.writes}
+    assert len(files) == 1
+    assert files <= set(step.files)
+    assert first or files == set(step.files)
+    if step.writes[0].offset == 0:
+        assert [len(write.content) for write in step.writes] == [FILE_HEADER_SIZE]
+        return
+    for write in step.writes:
+        begin = write.offset - DATA_OFFSET
+        end = begin + len(write.content)
+        assert 0 <= begin < end <= geometry.data_size
+        assert end % SECTOR_SIZE == 0
+        assert begin % SECTOR_SIZE == 0 or (first and write is step.writes[0])  # fillers after a torn record
+        assert begin // page == (end - 1) // page
+    for earlier, later in pairwise(step.writes):
+        assert earlier.offset + len(earlier.content) == later.offset
+        assert (later.offset - DATA_OFFSET) % page == 0
+
+
+@dataclass
+class Model:
+    """Record id -> place of what is enqueued, also transiently; xid -> the same of what is open, and its dequeues."""
+
+    live: dict[int, int] = field(default_factory=dict)
+    transient: dict[int, int] = field(default_factory=dict)
+    open: dict[bytes, tuple[dict[int, int], set[int]]] = field(default_factory=dict)
+
+    def locked(self) -> set[int]:
+        return {rid for _, dequeues in self.open.values() for rid in dequeues}
+
+    def held(self) -> Iterator[int]:
+        """The places of all that holds its file back."""
+        yield from self.live.values()
+        yield from self.transient.values()
+        for enqueues, _ in self.open.values():
+            yield from enqueues.values()
+
+    def free(self) -> list[int]:
+        locked = self.locked()
+        return [rid for rid in (*self.live, *self.transient) if rid not in locked]
+
+
+class Life:
+    """A journal from its making on, through flushes, crashes and restarts."""
+
+    def __init__(self, geometry: Geometry, page: int) -> None:
+        self.geometry, self.page = geometry, page
+        self.model = Model()
+        self.states = [Model()]  # after each record since the last flush
+        self.images = [bytearray(geometry.file_size) for _ in range(geometry.files)]
+        self.builder = JournalBuilder(1, geometry)
+        self.next_header = 0
+        self.writer = self.make_writer(None)
+        self.next_rid = 1
+        self.dropped: set[bytes] = set()
+        self.refused = {"full": 0, "threshold": 0}
+        self.most_laps = 0
+        self._xids = 0
+
+    def make_writer(self, state: Version1State | None) -> Version1Writer:
+        return Version1Writer("q", self.geometry, page=self.page, clock=self.clock, state=state)
+
+    def clock(self) -> int:
+        self.next_header += 1
+        return (SECONDS + self.next_header - 1) * BILLION
+
+    # ---- what the writer takes ----
+
+    def counts(self) -> list[int]:
+        counts = [0] * self.geometry.files
+        for place in self.model.held():
+            counts[place // self.geometry.data_size % self.geometry.files] += 1
+        return counts
+
+    def verdict(self, size: int, *, enqueue: bool) -> str | None:
+        """Whether a record of `size` bytes is to be refused, and how."""
+        files, data_size, position = self.geometry.files, self.geometry.data_size, self.builder.position
+        counts = self.counts()
+        current, used = position // data_size % files, position % data_size
+        if used == 0 and counts[current]:
+            return "full"
+        if enqueue:
+            blocks = [size // BLOCK_SIZE for size in (data_size, used, size)]
+            if refused_by_threshold(blocks[0], files, counts, current, blocks[1], blocks[2]):
+                return "threshold"
+        if (position + size - 1) // data_size - position // data_size >= files:
+            return "full"
+        return "full" if any(counts[number] for number in self.builder.entered_by(size)) else None
+
+    def attempt(self, size: int, *, enqueue: bool = False) -> bool:
+        """Whether the record that comes now is to be taken."""
+        self.expected = self.verdict(padded(size), enqueue=enqueue)
+        assert list(self.writer.counts) == self.counts()
+        return self.expected is None
+
+    def refusal(self, error: JournalFullError) -> None:
+        texts = {
+            "full": 'Journal full on queue "q".',
+            "threshold": 'Enqueue capacity threshold exceeded on queue "q".',
+        }
+        assert self.expected is not None
+        assert str(error) == texts[self.expected]
+        self.refused[self.expected] += 1
+
+    def take(self, taken: bool) -> None:
+        assert taken, "the writer took what it should refuse"
+        self.states.append(copy.deepcopy(self.model))
+        assert self.writer.position * BLOCK_SIZE % (2 * self.geometry.capacity) == (
+            self.builder.position % (2 * self.geometry.capacity)
+        )
+        self.most_laps = max(self.most_laps, self.builder.position // self.geometry.capacity)
+
+    def rid(self) -> int:
+        self.next_rid += 1
+        return self.next_rid - 1
+
+    # ---- steps ----
+
+    def run(self, steps: Sequence[tuple[str, int]]) -> None:
+        for action, number in steps:
+            getattr(self, action)(number)
+
+    def enqueue(self, number: int) -> None:
+        self._put(b"%03d-" % number * (number * number % 60), b"", number)
+
+    def large(self, number: int) -> None:
+        self._put(b"L" * (self.geometry.data_size * (number % 5) // 2 + number % 128), b"", number)
+
+    def enqueue_in(self, number: int) -> None:
+        self._put(b"t" * (number % 300), self._xid(number), number)
+
+    def transient(self, number: int) -> None:
+        self._put(b"x" * (number % 200), b"", number, transient=True)
+
+    def _put(self, data: bytes, xid: bytes, number: int, *, transient: bool = False) -> None:
+        rid, cut = self.rid(), number % (len(data) + 1)
+        taken = self.attempt(44 + len(xid) + len(data), enqueue=True)
+        try:
+            self.writer.enqueue(rid, [data[:cut], data[cut:]], xid=xid, transient=transient)
+        except JournalFullError as error:
+            self.refusal(error)
+            return
+        position = self.builder.enqueue(data, rid=rid, xid=xid, flags=TRANSIENT if transient else 0).position
+        if xid:
+            self.model.open.setdefault(xid, ({}, set()))[0][rid] = position
+        else:
+            (self.model.transient if transient else self.model.live)[rid] = position
+        self.take(taken)
+
+    def dequeue(self, number: int) -> None:
+        if free := self.model.free():
+            self._dequeue(free[number % len(free)])
+
+    def oldest(self, number: int) -> None:
+        if free := self.model.free():
+            self._dequeue(free[0])
+
+    def _dequeue(self, target: int) -> bool:
+        rid = self.rid()
+        taken = self.attempt(32)
+        try:
+            self.writer.dequeue(rid, target)
+        except JournalFullError as error:
+            self.refusal(error)
+            return False
+        self.builder.dequeue(target, rid=rid)
+        self.model.live.pop(target, None)
+        self.model.transient.pop(target, None)
+        self.take(taken)
+        return True
+
+    def dequeue_in(self, number: int) -> None:
+        xid, rid = self._xid(number), self.rid()
+        enqueues, dequeues = self.model.open.get(xid, ({}, set()))
+        targets = [rid for rid in (*self.model.free(), *enqueues) if rid not in dequeues | set(self.model.transient)]
+        if not targets:
+            return
+        target, decision = targets[number % len(targets)], number % 3 == 0
+        taken = self.attempt(44 + len(xid))
+        try:
+            self.writer.dequeue(rid, target, xid=xid, commit_decision=decision)
+        except JournalFullError as error:
+            self.refusal(error)
+            return
+        self.builder.dequeue(target, rid=rid, xid=xid, flags=COMMIT_DECISION if decision else 0)
+        self.model.open.setdefault(xid, ({}, set()))[1].add(target)
+        self.take(taken)
+
+    def _xid(self, number: int) -> bytes:
+        if len(self.model.open) <= number % 3:
+            self._xids += 1
+            return b"xid-%d" % self._xids
+        return list(self.model.open)[number % len(self.model.open)]
+
+    def commit(self, number: int) -> None:
+        self._end(number, commit=True)
+
+    def abort(self, number: int) -> None:
+        self._end(number, commit=False)
+
+    def _end(self, number: int, *, commit: bool) -> bool:
+        if not self.model.open:
+            return False
+        xid, rid = list(self.model.open)[number % len(self.model.open)], self.rid()
+        taken = self.attempt(36 + len(xid))
+        try:
+            (self.writer.commit if commit else self.writer.abort)(rid, xid)
+        except JournalFullError as error:
+            self.refusal(error)
+            return False
+        (self.builder.commit if commit else self.builder.abort)(xid, rid=rid)
+        enqueues, dequeues = self.model.open.pop(xid)
+        if commit:
+            self.model.live |= enqueues
+            for target in dequeues:
+                del self.model.live[target]
+        self.take(taken)
+        return True
+
+    def drain(self, number: int) -> None:
+        """Consumers keep up: transactions end, and few messages stay."""
+        while self._end(number, commit=True):
+            pass
+        while len(free := self.model.free()) > number % 4 and self._dequeue(free[0]):
+            pass
+
+    def flush(self, number: int = 0) -> None:
+        """Write and sync all; what is on the disk is what the builder lays out."""
+        flush = self.writer.gathering
+        for step in self.steps():
+            apply(self.images, step)
+            self.writer.flushed()
+        self.builder.flush()
+        assert not self.writer.is_dirty
+        assert self.writer.unsynced == 0
+        assert self.writer.synced == self.writer.gathering - 1 <= flush
+        assert self.images == self.builder.files
+        self.states = [copy.deepcopy(self.model)]
+
+    def steps(self) -> Iterator[Step]:
+        first = True
+        while (step := self.writer.next_flush()) is not None:
+            assert self.writer.is_dirty
+            assert self.writer.next_flush() is None
+            check_step(step, self.geometry, self.page, first=first)
+            first = False
+            yield step
+
+    # ---- the end of a life, and the next one ----
+
+    def restart(self, number: int) -> None:
+        self.flush()
+        self._reopen(number)
+
+    def crash(self, number: int) -> None:
+        """Some first sectors of the flush reach the disk, each step's only after all of those before it."""
+        left = number % 23
+        for step in self.steps():
+            written = apply(self.images, step, left)
+            left -= written
+            if left == 0:
+                break
+            self.writer.flushed()
+        else:
+            self.builder.flush()
+            self.states = [copy.deepcopy(self.model)]
+        self._reopen(number)
+
+    def disk(self) -> MemoryDisk:
+        paths = {f"{DIRECTORY}/{name}": content for name, content in self.builder.contents().items()}
+        for number, image in enumerate(self.images):
+            paths[f"{DIRECTORY}/{self.builder.name(number)}"] = bytes(image)
+        return MemoryDisk(paths)
+
+    def _reopen(self, number: int) -> None:
+        journal = open_journal(self.disk(), DIRECTORY)
+        recovery = JournalRecovery()
+        end = journal.walk(recovery)
+        assert journal.damage + recovery.damage + contradictions(journal, recovery, end) == []
+        self.model = self._found(journal, recovery)
+        prepared = {xid for index, xid in enumerate(self.model.open) if number >> index & 1}
+        self.dropped |= self.model.open.keys() - prepared
+        self.model.open = {xid: self.model.open[xid] for xid in prepared}
+        self.model.transient.clear()
+        state = state_of(journal, recovery, end, prepared)
+        recovery.resolve(dict.fromkeys(prepared, Outcome.IN_DOUBT))
+        self._check_outstanding(journal, recovery)
+        journal.close()
+        self._go_on(state)
+
+    def _found(self, journal: Journal, recovery: JournalRecovery) -> Model:
+        """The state, of those that the journal was in since the last flush, that recovery found."""
+        live = {rid for rid, _, _ in recovery.messages.in_rid_order()}
+        transactions = {
+            transaction.xid: (
+                {each.rid for each in transaction if each.is_enqueue},
+                {each.rid for each in transaction if not each.is_enqueue},
+            )
+            for transaction in recovery.transactions
+            if transaction.xid not in self.dropped
+        }
+        for model in self.states:
+            opened = {xid: (set(enqueues), dequeues) for xid, (enqueues, dequeues) in model.open.items()}
+            if (live, transactions) == (set(model.live), opened):
+                return copy.deepcopy(model)
+        raise AssertionError("what is recovered was never there")
+
+    def _check_outstanding(self, journal: Journal, recovery: JournalRecovery) -> None:
+        expected = [(position, rid, LIVE, None) for rid, position in self.model.live.items()]
+        for xid, (enqueues, dequeues) in self.model.open.items():
+            expected = [entry if entry[1] not in dequeues else (*entry[:2], LOCKED, xid) for entry in expected]
+            expected += [
+                (position, rid, LOCKED if rid in dequeues else PENDING, xid) for rid, position in enqueues.items()
+            ]
+        found = []
+        for rid, place, state, xid in recovery.outstanding(journal.format):
+            file, offset = journal.stream.locate(place)
+            found.append((file.number, offset, rid, state, xid))
+        assert found == [(*self.builder.place(entry[0]), *entry[1:]) for entry in sorted(expected, key=lambda e: e[0])]
+
+    def _go_on(self, state: Version1State) -> None:
+        """The next life, from where recovery found the end. The lap follows from where the last one was."""
+        twice, here = 2 * self.geometry.capacity, self.builder.position
+        ahead = (state.position * BLOCK_SIZE - here + twice // 2) % twice - twice // 2
+        position = here + ahead
+        self.builder = JournalBuilder(1, self.geometry)
+        for file, image in zip(self.builder.files, self.images, strict=True):
+            file[:] = image
+        self.next_header = (position - 1) // self.geometry.data_size + 1
+        self.builder.restart(position)
+        self.writer = self.make_writer(state)
+        assert self.writer.is_dirty == bool(position % SECTOR_SIZE)
+        self.states = [copy.deepcopy(self.model)]
+        self.flush()
+
+
+ACTIONS = (
+    "enqueue", "enqueue", "enqueue", "enqueue", "dequeue", "oldest", "oldest", "oldest", "large", "transient",
+    "enqueue_in", "enqueue_in", "dequeue_in", "commit", "abort", "flush", "flush", "flush", "drain", "restart", "crash",
+)  # fmt: skip
+STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 999)), min_size=10, max_size=80)
+GEOMETRIES = st.builds(Geometry, st.integers(2, 6), st.sampled_from([512, 1024, 1536, 2048, 4096]))
+PAGES = st.sampled_from([512, 1024, 4096])
+
+
+@settings(max_examples=400, deadline=None)
+@given(GEOMETRIES, PAGES, STEPS)
+def test_any_life(geometry: Geometry, page: int, steps: list[tuple[str, int]]) -> None:
+    life = Life(geometry, page)
+    life.run(steps * 3)
+    life.restart(0)
+
+
+def long_life(seed: int, geometry: Geometry, page: int = 1024, count: int = 1500) -> Life:
+    rng = random.Random(seed)
+    life = Life(geometry, page)
+    life.run([(rng.choice(ACTIONS), rng.randrange(1000)) for _ in range(count)])
+    return life
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_lives_go_round_many_times(seed: int) -> None:
+    life = long_life(seed, Geometry(3 + seed, 1024 + 512 * seed))
+    assert life.most_laps >= 10
+    assert life.refused["threshold"] >= 10
+    life.restart(0)
+
+
+def test_a_journal_can_be_full() -> None:
+    """In a few of many lives a file is to be entered that holds messages; `Life` judges when that is so."""
+    assert sum(long_life(seed, Geometry(4, 512), count=400).refused["full"] for seed in range(8)) >= 10
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_crash_after_any_sector_of_a_flush(seed: int) -> None:
+    """A flush of several files: what was flushed before is there, nothing is half done, and the journal goes on."""
+    life = long_life(seed, Geometry(5, 1024), page=512, count=300)
+    life.drain(0)
+    life.flush()
+    for action, number in (("large", 4), ("enqueue_in", 7), ("enqueue", 40), ("oldest", 0), ("dequeue_in", 2)):
+        life.run([(action, number)])
+    life.run([("large", 2), ("commit", 0), ("oldest", 0), ("enqueue", 30)])
+    assert len(life.states) >= 6
+    kept = copy.deepcopy(life)
+    life.flush()
+    sectors = sum(old != new for old, new in zip(map(bytes, kept.images), map(bytes, life.images), strict=True))
+    assert sectors >= 2, "the flush touches several files"
+    for left in range(23):
+        crashed = copy.deepcopy(kept)
+        crashed.crash(left)
+        crashed.run([("enqueue", 20), ("oldest", 0), ("flush", 0), ("enqueue", 9), ("crash", left % 3)])
+        crashed.restart(left)
+
+
+# ---- single rules ----
+
+
+def drain(writer: JournalWriter, images: list[bytearray]) -> None:
+    while (step := writer.next_flush()) is not None:
+        apply(images, step)
+        writer.flushed()
+
+
+def make(geometry: Geometry, page: int = 4096, state: Version1State | None = None) -> tuple[Version1Writer, list[bytearray]]:
+    writer = Version1Writer("orders", geometry, page=page, clock=lambda: SECONDS * BILLION + 5, state=state)
+    return writer, [bytearray(geometry.file_size) for _ in range(geometry.files)]
+
+
+@pytest.mark.parametrize("flush_every", [None, 4, 64])
+def test_the_threshold_of_the_formats_page(flush_every: int | None) -> None:
+    """4 files of 512 blocks take exactly 1536 messages of one block; flushes of whole sectors change nothing."""
+    writer, images = make(Geometry(4, 512 * BLOCK_SIZE))
+    for rid in range(1, 1537):
+        writer.enqueue(rid, [b"x" * 84])
+        if flush_every is not None and rid % flush_every == 0:
+            drain(writer, images)
+    with pytest.raises(JournalFullError, match=r'^Enqueue capacity threshold exceeded on queue "orders"\.$'):
+        writer.enqueue(1537, [b""])
+    assert writer.position == 1536
+    assert writer.counts == (512, 512, 512, 0)
+    drain(writer, images)
+    for rid in range(1, 512):
+        writer.dequeue(rid + 2000, rid)
+    with pytest.raises(JournalFullError, match="threshold"):
+        writer.enqueue(3000, [b""])
+    assert writer.counts == (1, 512, 512, 0)
+
+
+def test_full_leaves_nothing_behind() -> None:
+    """Dequeues and outcomes go on past the threshold, up to the first file that holds messages."""
+    writer, images = make(Geometry(4, 512))
+    writer.enqueue(1, [b"stays"])
+    for rid in range(2, 13):
+        writer.enqueue(rid, [b""], xid=b"x" if rid == 2 else b"")
+    with pytest.raises(JournalFullError, match="threshold"):
+        writer.enqueue(99, [b""])
+    for rid in range(3, 7):
+        writer.dequeue(rid + 100, rid)
+    assert writer.position == 16
+    drain(writer, images)
+    before, counts = [bytes(image) for image in images], writer.counts
+    for operation in (
+        lambda: writer.enqueue(200, [b""]),
+        lambda: writer.dequeue(201, 1),
+        lambda: writer.dequeue(202, 1, xid=b"y"),
+        lambda: writer.commit(203, b"x"),
+        lambda: writer.abort(204, b"x"),
+    ):
+        with pytest.raises(JournalFullError, match=r'^Journal full on queue "orders"\.$'):
+            operation()
+    assert (writer.position, writer.counts, writer.is_dirty, writer.next_flush()) == (16, counts, False, None)
+    assert before == [bytes(image) for image in images]
+
+
+def test_a_record_never_runs_into_its_own_beginning() -> None:
+    writer, _ = make(Geometry(2, 512))
+    writer.enqueue(1, [b""], xid=b"x")
+    writer.abort(2, b"x")
+    with pytest.raises(JournalFullError, match="threshold"):
+        writer.enqueue(3, [b"z" * 900])
+    xid = b"z" * 900
+    long_writer, images = make(Geometry(2, 512))
+    with pytest.raises(JournalFullError, match="threshold"):
+        long_writer.enqueue(1, [b""], xid=xid)
+    state = Version1State(2, {}, {xid: OpenTransaction()})
+    late_writer, images = make(Geometry(2, 512), state=state)
+    with pytest.raises(JournalFullError, match="^Journal full"):
+        late_writer.commit(1, xid)
+    drain(late_writer, images)
+    assert late_writer.position == 4, "the fillers with which it goes on, and nothing else"
+
+
+def test_what_is_not_there_cannot_be_dequeued() -> None:
+    """Formats page, 3.7; nothing of what is refused is appended."""
+    writer, _ = make(Geometry(4, 4096))
+    writer.enqueue(1, [b"a", b"b"])
+    writer.enqueue(2, [b"c"])
+    writer.enqueue(3, [b"d"], xid=b"x")
+    writer.dequeue(4, 1, xid=b"x")
+    writer.dequeue(5, 3, xid=b"x")
+    position = writer.position
+    for operation, what in (
+        (lambda: writer.enqueue(2, [b"again"]), "record 0x2 is enqueued already"),
+        (lambda: writer.enqueue(3, [b"again"]), "record 0x3 is enqueued already"),
+        (lambda: writer.dequeue(10, 9), "no record 0x9 to dequeue"),
+        (lambda: writer.dequeue(10, 9, xid=b"x"), "no record 0x9 to dequeue"),
+        (lambda: writer.dequeue(10, 3), "no record 0x3 to dequeue"),
+        (lambda: writer.dequeue(10, 3, xid=b"y"), "no record 0x3 to dequeue"),
+        (lambda: writer.dequeue(10, 1), "record 0x1 is locked by transaction 78"),
+        (lambda: writer.dequeue(10, 1, xid=b"x"), "record 0x1 is locked by transaction 78"),
+        (lambda: writer.dequeue(10, 1, xid=b"y"), "record 0x1 is locked by transaction 78"),
+        (lambda: writer.dequeue(10, 3, xid=b"x"), "record 0x3 is locked by transaction 78"),
+        (lambda: writer.commit(10, b"y"), "no transaction 79 is open"),
+        (lambda: writer.abort(10, b"y"), "no transaction 79 is open"),
+    ):
+        with pytest.raises(JournalError, match=what):
+            operation()
+        assert writer.position == position
+    writer.abort(6, b"x")
+    writer.dequeue(7, 1)
+    with pytest.raises(JournalError, match="no record 0x3"):
+        writer.dequeue(8, 3)
+    assert writer.counts == (1, 0, 0, 0)
+
+
+def test_after_a_failure_it_takes_nothing() -> None:
+    writer, images = make(Geometry(4, 4096))
+    writer.enqueue(1, [b"a"])
+    drain(writer, images)
+    assert writer.synced == 1
+    writer.enqueue(2, [b"b"], xid=b"x")
+    assert writer.next_flush() is not None
+    writer.enqueue(3, [b"c"])
+    writer.failed(OSError(errno.EIO, "Input/output error", "/j/JournalData.0000.jdat"))
+    text = 'queue "orders": a write or sync of /j/JournalData.0000.jdat failed: Input/output error; the journal takes no'
+    for operation in (
+        lambda: writer.enqueue(4, [b""]),
+        lambda: writer.dequeue(5, 1),
+        lambda: writer.commit(6, b"x"),
+        lambda: writer.abort(7, b"x"),
+    ):
+        with pytest.raises(JournalFailedError, match=text):
+            operation()
+    writer.flushed()
+    writer.failed(OSError(errno.ENOSPC, "No space left on device"))
+    assert "Input/output" in str(writer.failure)
+    assert (writer.next_flush(), writer.synced, writer.is_dirty) == (None, 1, False)
+
+
+def test_a_page_is_whole_sectors() -> None:
+    for page in (0, 100, 513):
+        with pytest.raises(ValueError, match="multiple of 512"):
+            make(Geometry(4, 1024), page)
+
+
+def test_external_records() -> None:
+    """The size is told, the data are elsewhere."""
+    builder = JournalBuilder(1, Geometry(4, 1024))
+    builder.enqueue(rid=1, size=2**40, flags=EXTERNAL)
+    builder.enqueue(b"data", rid=2, xid=b"x", flags=TRANSIENT)
+    builder.flush()
+    writer, images = make(builder.geometry)
+    writer.enqueue(1, (), external_size=2**40)
+    writer.enqueue(2, [b"data"], xid=b"x", transient=True)
+    drain(writer, images)
+    assert images[0][DATA_OFFSET:] == builder.files[0][DATA_OFFSET:]
+
+
+def test_the_first_step_syncs_what_recovery_read() -> None:
+    """A journal that ends with a file was perhaps never synced there, though its next record goes into another."""
+    writer, _ = make(Geometry(4, 512), state=Version1State(8))
+    writer.enqueue(1, [b"a"])
+    step = writer.next_flush()
+    assert step is not None
+    assert ([write.file for write in step.writes], step.files) == ([2], (1, 2))
+    writer.flushed()
+    step = writer.next_flush()
+    assert step is not None
+    assert step.files == (2,)
+
+
+def test_the_reserve() -> None:
+    """20 % rounded up, but at least a file."""
+    assert reserve_blocks(Geometry(4, 512 * 128)) == 512
+    assert reserve_blocks(Geometry(8, 3072 * 512)) == 19661
+    assert reserve_blocks(Geometry(5, 512)) == 4
+
+
+def test_it_is_a_journal_writer() -> None:
+    writer: JournalWriter = make(Geometry(4, 1024))[0]
+    assert writer.next_flush() is None
+
+
+# ---- taking up ----
+
+
+def test_of_the_prepared_list_all_is_kept() -> None:
+    builder = JournalBuilder(1, Geometry(4, 1024), queue_name="TplStore", base_name="tpl")
+    builder.enqueue(b"\1", rid=1, xid=b"a")
+    builder.enqueue(b"\0", rid=2, xid=b"b")
+    builder.dequeue(2, rid=3, xid=b"b", flags=COMMIT_DECISION)
+    builder.flush()
+    journal = open_journal(builder.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    end = journal.walk(recovery)
+    state = state_of(journal, recovery, end)
+    assert state == Version1State(
+        builder.position // BLOCK_SIZE, {1: 0, 2: 0}, {b"a": OpenTransaction({1}), b"b": OpenTransaction({2}, {2})}
+    )
+    assert state_of(journal, recovery, end, {b"b"}).transactions.keys() == {b"b"}
+    assert state_of(journal, JournalRecovery(), None) == Version1State()
+
+
+def test_a_dropped_lock_gives_way() -> None:
+    builder = JournalBuilder(1, Geometry(4, 2048))
+    builder.enqueue(b"m", rid=1)
+    builder.enqueue(b"n", rid=2, xid=b"a")
+    builder.dequeue(1, rid=3, xid=b"a")
+    builder.dequeue(1, rid=4, xid=b"b")
+    builder.enqueue(b"again", rid=1, xid=b"b")
+    builder.dequeue(77, rid=5, xid=b"b")
+    builder.flush()
+    journal = open_journal(builder.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    state = state_of(journal, recovery, journal.walk(recovery))
+    assert state.transactions == {b"a": OpenTransaction({2}), b"b": OpenTransaction(set(), {1})}
+    writer, _ = make(builder.geometry, state=state)
+    writer.commit(10, b"a")
+    writer.commit(11, b"b")
+    assert writer.counts == (1, 0, 0, 0)
+
+
+def test_a_lost_header_is_refused() -> None:
+    life = long_life(3, Geometry(4, 1024), count=200)
+    life.flush()
+    life.images[1][:4] = b"RHM?"
+    journal = open_journal(life.disk(), DIRECTORY)
+    recovery = JournalRecovery()
+    end = journal.walk(recovery)
+    with pytest.raises(JournalError, match=r"0001\.jdat: no header of version 1"):
+        state_of(journal, recovery, end)
+
+
+# ---- qpidd's own journals, and the judge ----
+
+
+def journals_of(store: StoreFixture) -> Iterator[Journal]:
+    for info in sorted(store.path.rglob("*.jinf")):
+        yield open_journal(OsDisk(), str(info.parent))
+
+
+class Replay:
+    """A `RecordSink` that gives a journal's records to a writer; fillers tell where it was flushed."""
+
+    def __init__(self, journal: Journal, start: int, writer: Version1Writer, images: list[bytearray]) -> None:
+        self.journal, self.start, self.writer, self.images = journal, start, writer, images
+        self.records = self.fillers = 0
+
+    def record(self, header: object, place: int, xid: bytes) -> None:
+        raise NotImplementedError
