@@ -175,6 +175,19 @@ class Gathering:
         return bool(self._pieces or self._closed or self._in_flight)
 
     @property
+    def last_dirty(self) -> int:
+        """Number of the last flush that is not synced; if there is none, of one that is."""
+        if self._pieces:
+            return self.gathering
+        if self._closed:
+            return self._closed[-1].number
+        return self.synced if self._in_flight is None else self._in_flight.number
+
+    def salt_at(self, place: int) -> int:
+        """The salt of the file in which `place` lies."""
+        return self._salts[place // self._file]
+
+    @property
     def is_under_way(self) -> bool:
         """Whether a step was handed out that is not yet synced."""
         return self._under_way

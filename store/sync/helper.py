@@ -12,9 +12,9 @@ The descriptor is one end of a pair of SOCK_SEQPACKET sockets; it keeps the limi
 
 Several threads wait for requests, each does one at a time; so requests are synced side by side, and one that finds a
 thread at rest is not passed on further. A request of many files on one ext4 is written by one `syncfs`, which sends the
-disk one flush instead of one for each file. It is followed by a look at every file's own error, because `syncfs` tells
-an error to one open file only. Other file systems are
-not synced so: not each of them promises to flush the disk's cache then.
+disk one flush instead of one for each file, and writes what else is dirty on that file system too. It is followed by a
+look at every file's own error, because `syncfs` tells an error to one open file only. Other file systems are not synced
+so: not each of them promises to flush the disk's cache then.
 
 A file is closed before its answer is sent. The process ends at the socket's end of file: when its parent closes it, or
 dies. It starts with SIGINT, SIGTERM and SIGHUP blocked, since it must be there as long as its parent writes.

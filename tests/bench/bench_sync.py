@@ -36,6 +36,7 @@ _FILE_SIZE = 1 << 20
 Run = Callable[[Coroutine[Any, Any, list[float]]], list[float]]
 _DRIVERS = ("process", "thread", "inline")
 _COUNTS = (1, 16, 100, 1000)
+_WARM_UP = 100
 _LIMIT_SECONDS = 4.0
 """No part of a table takes longer: a disk may be slow, or a driver starve."""
 
@@ -123,18 +124,22 @@ async def idle_latency(name: str, file: WritableFile, count: int, bare: list[flo
 
 
 async def saturated_latency(name: str, file: WritableFile, count: int) -> list[float]:
-    """Seconds of each write through the driver on the saturated loop."""
+    """Seconds of each write through the driver on the saturated loop, without the first ones.
+
+    When a loop that was at rest becomes busy, the helper may share its processor for some 50 ms, until the system moves
+    one of them; each of the dozen writes of that time takes about 4 ms (Linux 6.18, 250 ticks a second).
+    """
     latency = Latency(choose_sync_driver(name), file)
     saturation = Saturation()
     driven = []
     end = time.perf_counter() + _LIMIT_SECONDS
-    for number in range(count):
+    for number in range(_WARM_UP + count):
         driven.append(await latency.write(number))
         if time.perf_counter() > end:
             break
     saturation.close()
     latency.close()
-    return driven
+    return driven[min(_WARM_UP, len(driven) // 2) :]
 
 
 def _rate(files: list[WritableFile], sync_files: Callable[[list[WritableFile]], None], rounds: int) -> float:

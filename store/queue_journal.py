@@ -1,0 +1,195 @@
+"""The journal of one queue in a store that runs: its writer, its files, and what waits for it to be synced.
+
+The prepared list is one too. Counters are those of the management schema's class Journal; they are plain integers, and
+whoever is asked for them reads them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from formats.rhm.errors import RhmError
+from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.records import decode_record
+from store.journal.space import SIZE_BITS, SIZE_MASK
+from store.journal.step import JournalError
+from store.journal.storage import JournalStorage
+from store.journal.version_2_writer import Version2Writer
+from store.writable_disk import WritableFile
+
+#: Called once, when what it waits for is on the disk, or with the error because of which it never will be.
+Done = Callable[[Exception | None], None]
+
+TPL_NAME: Final = "TplStore"
+
+
+class Barrier:
+    """Waits until several journals have synced what had been appended to them when it was raised."""
+
+    __slots__ = ("_done", "_error", "_waiting")
+
+    def __init__(self, done: Done, waiting: int) -> None:
+        self._done = done
+        self._waiting = waiting
+        self._error: Exception | None = None
+
+    def reached(self, error: Exception | None) -> Done | None:
+        """One of the journals is there. Returns what to call with `error`, if it was the last."""
+        self._waiting -= 1
+        self._error = self._error or error
+        return self._done if self._waiting == 0 else None
+
+    @property
+    def error(self) -> Exception | None:
+        """The first error."""
+        return self._error
+
+
+class QueueJournal:
+    """The journal of one durable queue.
+
+    Args:
+        queue_id: the queue's number.
+        name: the queue's name.
+        directory: the journal's directory.
+        base_name: what its files' names begin with.
+        geometry: number and size of the files.
+        writer: its writer.
+        storage: its files.
+
+    Attributes:
+        queue_id, name, directory, geometry: as above.
+        writer: what appends records. The store does, so that it knows which journals are to be flushed.
+        enqueues, dequeues: records outside of transactions.
+        transaction_enqueues, transaction_dequeues, commits, aborts: records of transactions.
+        is_deleted: whether the queue was deleted; nothing is written any more.
+    """
+
+    __slots__ = (
+        "_files",
+        "_waiting",
+        "aborts",
+        "base_name",
+        "commits",
+        "dequeues",
+        "directory",
+        "enqueues",
+        "geometry",
+        "is_deleted",
+        "name",
+        "queue_id",
+        "storage",
+        "transaction_dequeues",
+        "transaction_enqueues",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        queue_id: int,
+        name: str,
+        directory: str,
+        base_name: str,
+        geometry: Geometry,
+        writer: Version2Writer,
+        storage: JournalStorage,
+    ) -> None:
+        self.queue_id, self.name, self.directory, self.base_name = queue_id, name, directory, base_name
+        self.geometry = geometry
+        self.writer = writer
+        self.storage = storage
+        self.enqueues = self.dequeues = 0
+        self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
+        self.is_deleted = False
+        self._waiting: deque[tuple[int, Barrier]] = deque()
+        self._files: Sequence[WritableFile] = ()
+
+    # ---- management ----
+
+    @property
+    def depth(self) -> int:
+        """Messages that are enqueued, those of open transactions included."""
+        return len(self.writer.live) - sum(len(each.dequeues) for each in self.writer.transactions.values())
+
+    @property
+    def open_transactions(self) -> int:
+        """Transactions that are open in this journal."""
+        return len(self.writer.transactions)
+
+    @property
+    def outstanding_flushes(self) -> int:
+        """Flushes that are on their way to the disk: 0 or 1."""
+        return int(self.writer.is_under_way)
+
+    # ---- messages ----
+
+    def load(self, rid: int) -> bytes:
+        """The data of a message that is on the disk, verified.
+
+        Raises:
+            JournalError: there is no such message, it is not written yet, or what is there is damaged.
+            OSError: it cannot be read.
+        """
+        packed = self.writer.live.get(rid)
+        if packed is None:
+            raise JournalError(f'queue "{self.name}": there is no record 0x{rid:x}')
+        place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
+        if place + blocks > self.writer.unsynced_place:
+            raise JournalError(f'queue "{self.name}": record 0x{rid:x} is not on the disk yet')
+        salt = self.writer.salt_at(place)
+        try:
+            header, _, data = decode_record(self.storage.read(place, blocks * BLOCK_SIZE), salt=salt)
+        except RhmError as error:
+            raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
+        if header.rid != rid:
+            raise JournalError(f'queue "{self.name}": record 0x{header.rid:x} stands where 0x{rid:x} should')
+        return data
+
+    # ---- flushes ----
+
+    def begin(self) -> Sequence[WritableFile]:
+        """Write the next step. Returns the files that are to be synced; none if there is nothing to do now."""
+        step = self.writer.next_flush()
+        if step is None:
+            return ()
+        try:
+            self._files = self.storage.write(step)
+        except OSError as error:
+            self.writer.failed(error)
+            return ()
+        return self._files
+
+    def finish(self, error: OSError | None) -> None:
+        """The files are synced, or not."""
+        self._files = ()
+        if error is not None:
+            self.writer.failed(error)
+            return
+        self.writer.flushed()
+        self.storage.trim()
+
+    def wait(self, barrier: Barrier) -> bool:
+        """Let `barrier` wait for all that was appended so far. False if there is nothing to wait for."""
+        writer = self.writer
+        if writer.failure is None and not writer.is_dirty:
+            return False
+        self._waiting.append((writer.last_dirty, barrier))
+        return True
+
+    def reached(self) -> list[tuple[Barrier, Exception | None]]:
+        """The barriers whose flush is synced, or never will be."""
+        writer, waiting = self.writer, self._waiting
+        if writer.failure is not None:
+            found: list[tuple[Barrier, Exception | None]] = [(barrier, writer.failure) for _, barrier in waiting]
+            waiting.clear()
+            return found
+        found = []
+        while waiting and waiting[0][0] <= writer.synced:
+            found.append((waiting.popleft()[1], None))
+        return found
+
+    def close(self) -> None:
+        """Let the files go. Nothing may be under way."""
+        self.storage.close()
