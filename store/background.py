@@ -34,6 +34,10 @@ class Background(Protocol):
     def collect(self) -> None:
         """Call `done` or `failed` of all work that is finished."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether any work is not done, or nobody was told yet."""
+
     def wait(self) -> None:
         """Wait until all work is done. `collect` is called by somebody later."""
 
@@ -61,6 +65,11 @@ class InlineBackground:
         """Call `done` or `failed` of all work that is finished."""
         while self._finished:
             self._finished.popleft()()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether nobody was told yet of something that is done."""
+        return bool(self._finished)
 
     def wait(self) -> None:
         """Nothing is ever waited for."""
@@ -99,6 +108,12 @@ class ThreadBackground:
             os.eventfd_read(self._event)
         while self._finished:
             self._finished.popleft()()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any work is not done, or nobody was told yet."""
+        with self._idle:
+            return self._outstanding > 0 or bool(self._finished)
 
     def wait(self) -> None:
         """Wait until the thread has nothing to do."""

@@ -14,6 +14,7 @@ The batches:
     create_exchange  likewise
     create_binding   likewise
     create_general   likewise
+    replace_queue    the queue, the queues' next id, the census
     delete_queue     the queue and every binding to it, the census
     delete_exchange  the exchange and every binding of it, the census
     delete_binding   the binding, the census
@@ -205,6 +206,17 @@ class Catalogue:
         """Add `queue`, whose id and journal id were taken from the queues' sequence."""
         self._create(Kind.QUEUE, queue, max(queue.queue_id, queue.journal_id))
 
+    def moved_journal(self, queue: QueueEntry) -> QueueEntry:
+        """`queue` with another journal, of the next incarnation, which is still to be built; for `replace_queue`."""
+        return queue._replace(journal_id=self.take_id(Kind.QUEUE), incarnation=queue.incarnation + 1)
+
+    def replace_queue(self, queue: QueueEntry) -> None:
+        """Have a queue's entry say something else: another journal, another record."""
+        key, _ = encode(queue)
+        if self._key_value.get(key) is None:
+            raise CatalogueError(f"cannot be changed: there is no {_described(key)}")
+        self._commit([queue, self._next_id(Kind.QUEUE, max(queue.queue_id, queue.journal_id))])
+
     def create_exchange(self, exchange: ExchangeEntry) -> None:
         """Add `exchange`, whose id was taken."""
         self._create(Kind.EXCHANGE, exchange, exchange.exchange_id)
@@ -250,10 +262,13 @@ class Catalogue:
         key, _ = encode(entry)
         if self._key_value.get(key) is not None:
             raise CatalogueError(f"cannot be created: there is a {_described(key)} already")
-        next_key, _ = encode(NextId(kind, 1))
-        stored = cast(NextId | None, self._sound(next_key))
-        next_id = max(highest_id + 1, 1 if stored is None else stored.next_id)
-        self._commit([entry, NextId(kind, next_id)], counts={kind: 1})
+        self._commit([entry, self._next_id(kind, highest_id)], counts={kind: 1})
+
+    def _next_id(self, kind: Kind, highest_id: int) -> NextId:
+        """The entry that says which id is next, once `highest_id` is used."""
+        key, _ = encode(NextId(kind, 1))
+        stored = cast(NextId | None, self._sound(key))
+        return NextId(kind, max(highest_id + 1, 1 if stored is None else stored.next_id))
 
     def _delete(self, kind: Kind, key: bytes, bindings: Iterable[bytes] = ()) -> None:
         if self._key_value.get(key) is None:

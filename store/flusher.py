@@ -70,8 +70,9 @@ class Flusher:
             self.collect()
 
     def _begin_dirty(self) -> None:
-        dirty, self.dirty = self.dirty, {}
-        for journal in dirty:
+        journals = list(self.dirty)
+        self.dirty.clear()  # and not replaced: whoever appends holds it
+        for journal in journals:
             self._begin(journal)
 
     def _begin(self, journal: QueueJournal) -> None:
@@ -144,6 +145,12 @@ class Flusher:
             self._advance(None)
             self.dirty.update(dict.fromkeys(chosen))
             self._begin_dirty()
+
+    def hold_back(self, journal: QueueJournal, bound: int) -> None:
+        """Wait until `journal` has no more than `bound` bytes unsynced."""
+        self._begin_dirty()
+        while journal.writer.failure is None and journal.writer.unsynced > bound:
+            self._advance(None)
 
     def close(self) -> None:
         """Let the driver go."""

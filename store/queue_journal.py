@@ -64,7 +64,7 @@ class QueueJournal:
         writer: what appends records. The store does, so that it knows which journals are to be flushed.
         enqueues, dequeues: records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: records of transactions.
-        is_deleted: whether the queue was deleted; nothing is written any more.
+        gathered: bytes of data that were appended since it was last seen to that they do not get too many.
     """
 
     __slots__ = (
@@ -76,8 +76,8 @@ class QueueJournal:
         "dequeues",
         "directory",
         "enqueues",
+        "gathered",
         "geometry",
-        "is_deleted",
         "name",
         "queue_id",
         "storage",
@@ -102,7 +102,7 @@ class QueueJournal:
         self.storage = storage
         self.enqueues = self.dequeues = 0
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
-        self.is_deleted = False
+        self.gathered = 0
         self._waiting: deque[tuple[int, Barrier]] = deque()
         self._files: Sequence[WritableFile] = ()
 

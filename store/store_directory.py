@@ -38,7 +38,7 @@ from store.queue_journal import TPL_NAME
 from store.writable_disk import DiskLock, WritableDisk
 
 _ROOT, _NEW, _DISCARDED, _CONVERTED, _LOCK = "rhm", "rhm.new", "rhm.discarded", "rhm.version-1", "rhm.lock"
-_STORE, _STORE_NEW, _DELIVERED = "STORE", "STORE.new", "DELIVERED"
+_STORE = "STORE"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -73,6 +73,10 @@ class StoreDirectory:
     def below(self, *names: str) -> str:
         """A path below the store directory."""
         return posixpath.join(self.path, *names)
+
+    def part(self, name: str) -> str:
+        """The path of something in the store's own directory."""
+        return posixpath.join(self.root, name)
 
     def journal(self, journal_id: int) -> str:
         """The directory of a queue's journal."""

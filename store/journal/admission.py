@@ -27,6 +27,11 @@ class Admission(Relocating):
         super()._count_state()
         self._stop()  # the first record takes the long way
 
+    def admit_enqueue(self, size: int) -> None:
+        """Check that a message of `size` bytes fits, before it is written to any of its queues. Raises as `enqueue`."""
+        blocks = record_blocks(size)
+        self._admit_enqueues(blocks, 1, blocks)
+
     def admit_transaction(self, xid: bytes, sizes: Sequence[int], dequeues: int) -> None:
         """Check that all records of a transaction and its outcome fit, before any of them is written anywhere.
 
@@ -43,11 +48,11 @@ class Admission(Relocating):
         blocks = sum(enqueues) + dequeues * dequeue
         largest = max(enqueues, default=dequeue)
         if enqueues:
-            self._admit_enqueues(blocks, len(enqueues), largest, self._outcome_blocks(xid))
+            self._admit_enqueues(blocks, len(enqueues), largest, self._outcome_blocks(xid), dequeues * dequeue)
         else:
-            self._admit_kept(blocks, 0, self._outcome_blocks(xid), largest)
+            self._admit_kept(blocks, 0, self._outcome_blocks(xid), largest, blocks)
 
-    def _admit_enqueues(self, blocks: int, count: int, largest: int, outcome: int = 0) -> None:
+    def _admit_enqueues(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:
         """The first rule of `space`, then the others. Raises as `enqueue`."""
         if self.failure is not None:
             raise self.failure
@@ -55,37 +60,38 @@ class Admission(Relocating):
             raise JournalFullError(f"{self.identity.title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
         if blocks + count + outcome > self._room:
             raise self._over_threshold()
-        self._admit_kept(blocks, count, outcome, largest)
+        self._admit_kept(blocks, count, outcome, largest, escorts)
 
     def _over_threshold(self) -> JournalFullError:
         return JournalFullError(f"Enqueue capacity threshold exceeded on {self.identity.title}.")
 
-    def _admit_kept(self, blocks: int, count: int, outcome: int, largest: int) -> None:
-        """The second and third rule: room for `blocks` that stay, of `count` messages."""
+    def _admit_kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:
+        """The second and third rule: room for `blocks` that stay, of `count` messages and `escorts` blocks of dequeues."""
         self._make_ready()
         space = self._space
-        free = self._free() - blocks
-        outcomes = self._outcomes + outcome
-        if not space.drains(free, self._undequeued + count, outcomes):
-            largest = max(space.largest, largest)
-            if not space.compacts(self._live_blocks + blocks + outcomes, largest):
-                raise self._over_threshold()
-            if free < space.compaction_needs(largest):
-                raise self._busy() if self._can_progress() else self._over_threshold()
+        kept = blocks + space.reserve if count else blocks
+        free = self._free() - kept
+        messages, outcomes = self._undequeued + count, self._outcomes + outcome
+        if not space.drains(free, messages, outcomes):
+            largest, escorts = max(space.largest, largest), self._escorts + escorts
+            wanted = space.compaction_needs(largest, escorts)
+            if not space.compacts(self._live_blocks + kept, largest, escorts):
+                wanted = space.draining_needs(messages, outcomes)
+            if free < wanted:
+                raise self._busy(kept + wanted) if self._can_progress() else self._over_threshold()
         space.largest = max(space.largest, largest)
 
-    def _admit_removal(self) -> None:
+    def _admit_removal(self, blocks: int = 1) -> None:
         """Room for a dequeue or an outcome: there is some by the rules that enqueues keep, perhaps after compaction."""
         self._make_ready()
         space = self._space
         free = self._free()
         half = space.margin // 2
-        if free < space.compaction_needs(space.largest) - half and not space.drains(
-            free + half, self._undequeued, self._outcomes
-        ):
+        needs = space.compaction_needs(space.largest, self._escorts)
+        if free < needs - half and not space.drains(free + half, self._undequeued, self._outcomes):
             if self._can_progress():
-                raise self._busy()
-            if free < half:
+                raise self._busy(min(needs, space.draining_needs(self._undequeued, self._outcomes)))
+            if free < blocks:
                 raise JournalFullError(f"Journal full on {self.identity.title}.")
 
     def _make_ready(self) -> None:
@@ -100,8 +106,8 @@ class Admission(Relocating):
     def _can_progress(self) -> bool:
         return self.is_dirty or self._can_relocate()
 
-    def _busy(self) -> JournalBusyError:
-        self._is_pressed = True
+    def _busy(self, wanted: int) -> JournalBusyError:
+        self._wait_for(wanted)
         return JournalBusyError(f"{self.identity.title}: no room before what was gathered is flushed")
 
     def _set_ends(self) -> None:
@@ -109,12 +115,12 @@ class Admission(Relocating):
         space = self._space
         rest = self._file_end - self._position
         free = self._free()
-        if space.drains(free - rest, self._undequeued + rest, self._outcomes):
+        if space.drains(free - space.reserve - rest, self._undequeued + rest, self._outcomes):
             self._enqueue_end = self._dequeue_end = self._file_end
             return
-        end = space.end - space.compaction_needs(space.largest) - space.flush
-        if space.compacts(self._live_blocks + rest + self._outcomes, space.largest):
-            self._enqueue_end = min(self._file_end, end)
+        end = space.end - space.compaction_needs(space.largest, self._escorts) - space.flush
+        if space.compacts(self._live_blocks + rest + space.reserve, space.largest, self._escorts):
+            self._enqueue_end = min(self._file_end, end - space.reserve)
             self._dequeue_end = min(self._file_end, end + space.margin // 2)
             return
         self._enqueue_end = -1

@@ -32,6 +32,7 @@ ENQUEUE: Final = Kind.ENQUEUE | 2 << 32
 DEQUEUE: Final = Kind.DEQUEUE | 2 << 32
 _MOVED: Final = MOVED << FLAGS_SHIFT
 _PAGES_RELOCATED: Final = 4  # by one flush, at least
+_BLOCKS_RELOCATED: Final = 8192  # by a flush that is made for nothing else, at most: 1 MiB
 
 
 class Relocating(Gathering):
@@ -54,11 +55,13 @@ class Relocating(Gathering):
     """
 
     __slots__ = (
+        "_by_the_way",
         "_chunk",
-        "_is_pressed",
+        "_escorts",
         "_live_blocks",
         "_locked",
         "_moving",
+        "_moving_blocks",
         "_moving_file",
         "_new_in_file",
         "_next_held",
@@ -67,7 +70,10 @@ class Relocating(Gathering):
         "_read",
         "_room",
         "_space",
+        "_spent",
+        "_turn_end",
         "_undequeued",
+        "_wanted",
         "live",
         "relocated",
         "transactions",
@@ -99,18 +105,22 @@ class Relocating(Gathering):
             clock=clock,
         )
         self._read = read
-        self._chunk = _PAGES_RELOCATED * page // BLOCK_SIZE
+        self._by_the_way = _PAGES_RELOCATED * page // BLOCK_SIZE
+        self._chunk = max(min(self._file, _BLOCKS_RELOCATED), self._by_the_way)
         self._space = RingSpace(geometry, alignment, self._chunk)
         self.live = state.live
         self.transactions = state.transactions
         self.relocated = 0
         self._new_in_file = 0  # live records in the present file that `_space` does not know of yet
-        self._is_pressed = False  # somebody waits for room
+        self._wanted = 0  # free blocks that somebody waits for
+        self._turn_end = 0  # until this file is the oldest, when a full turn of compaction is made
+        self._spent = 0  # live blocks with which a full turn did not bring what was wanted
         self._moving: deque[int] = deque()
+        self._moving_blocks = 0
         self._moving_file = self._next_held = -1
         self._locked: dict[int, bytes] = {}
         self._overtaken: list[int] = []  # locked messages that stand behind their dequeue
-        self._live_blocks = self._undequeued = self._outcomes = 0
+        self._live_blocks = self._undequeued = self._outcomes = self._escorts = 0
         self._room = self._space.threshold
         self._count_state()
 
@@ -124,6 +134,7 @@ class Relocating(Gathering):
         for transaction in self.transactions.values():
             self._undequeued -= len(transaction.dequeues)
             self._outcomes += self._outcome_blocks(transaction.xid)
+            self._escorts += sum(self.live[rid] & SIZE_MASK for rid in transaction.dequeues.values())
             self._locked.update(dict.fromkeys((*transaction.dequeues, *transaction.enqueues), transaction.xid))
             # A crash can come between the copy of a message and that of its dequeue.
             self._overtaken += [
@@ -150,6 +161,11 @@ class Relocating(Gathering):
         self._undequeued -= dequeues
         self._live_blocks -= packed & SIZE_MASK
         self._room += (packed & SIZE_MASK) + dequeues
+
+    def _drop_dequeue(self, rid: int) -> None:
+        """The same of a transaction's dequeue."""
+        self._escorts -= self.live[rid] & SIZE_MASK
+        self._drop(rid, dequeues=0)
 
     # ---- flushes ----
 
@@ -182,8 +198,10 @@ class Relocating(Gathering):
             del self._salts[index]
         if not self.live:
             space.largest = 1
-        if self._free() >= space.compaction_needs(space.largest):
-            self._is_pressed = False
+        if self._free() >= self._wanted:
+            self._wanted = 0
+        elif space.oldest > self._turn_end:
+            self._wanted, self._spent = 0, self._live_blocks
         self._set_ends()
 
     def _set_ends(self) -> None:
@@ -191,30 +209,58 @@ class Relocating(Gathering):
 
     # ---- relocation ----
 
+    def _wait_for(self, wanted: int) -> None:
+        """Flushes are made, for nothing but relocation too, until so many blocks are free, or for one full turn."""
+        if not self._wanted:
+            self._turn_end = self._position // self._file
+        self._wanted = max(self._wanted, wanted)
+
     def _before_flush(self) -> bool:
-        space, free = self._space, self._free()
-        if not self._is_pressed and (
-            free >= space.compaction_needs(space.largest) + self._file // 2
-            or space.drains(free - self._file, self._undequeued, self._outcomes)
-        ):
+        if self._wanted:
+            budget = self._chunk
+        elif self._pieces and self._runs_short():
+            budget = max(self._by_the_way, 2 * (self._position - self._start))
+        else:
             return True
         try:
-            self._relocate(max(self._chunk, 2 * (self._position - self._start)))
+            self._relocate(budget)
         except (RhmError, OSError) as error:
             self._fail(f"a record that has to be copied forward cannot be read: {error}")
             return False
         return True
 
+    def _runs_short(self) -> bool:
+        """Whether compaction had better begin, so that nobody has to wait for it.
+
+        Not where it is not sure to go through: half a file copied would only take the room of dequeues.
+        """
+        space, free = self._space, self._free()
+        needs = space.compaction_needs(space.largest, self._escorts)
+        return (
+            needs - space.margin <= free < needs + self._file // 2
+            and not space.drains(free - self._file, self._undequeued, self._outcomes)
+            and space.compacts(self._live_blocks, space.largest, self._escorts)
+        )
+
     def _can_relocate(self) -> bool:
-        """Whether the oldest file's live records can be copied to the end, and the file be freed by that."""
+        """Whether the oldest file's live records can be copied to the end, and it makes sense to free the file so."""
         if self._takes_up or self._space.oldest >= self.unsynced_place // self._file:
             return False
+        if 0 < self._spent <= self._live_blocks:
+            return False
+        self._spent = 0
         self._find_moving()
-        blocks = sum(self.live[rid] & SIZE_MASK for rid in self._moving if self._is_in_oldest(rid))
-        flushes = blocks // self._chunk + 2
-        gains = (self._next_held - self._space.oldest) * self._file - blocks > flushes * self._space.flush
-        compacts = self._space.compacts(self._live_blocks + self._outcomes, self._space.largest)
-        return (gains or compacts) and blocks + flushes * self._space.flush <= self._free()
+        if self._is_worth_moving():
+            return True
+        self._moving_blocks = sum(self._blocks_moved(rid) for rid in self._moving)  # some are no longer live
+        return self._is_worth_moving()
+
+    def _is_worth_moving(self) -> bool:
+        space, blocks = self._space, self._moving_blocks
+        padding = (blocks // self._chunk + 2) * space.flush
+        gains = (self._next_held - space.oldest) * self._file - blocks > padding
+        compacts = gains or space.compacts(self._live_blocks, space.largest, self._escorts)
+        return compacts and blocks + padding <= self._free() + space.flush
 
     def _find_moving(self) -> None:
         """List what is in the oldest file. The records in `live` are in order of place."""
@@ -229,6 +275,15 @@ class Relocating(Gathering):
                 self._next_held = min(self._next_held, (packed >> SIZE_BITS) // self._file)
                 break
             self._moving.append(rid)
+        self._moving_blocks = sum(self._blocks_moved(rid) for rid in self._moving)
+
+    def _blocks_moved(self, rid: int) -> int:
+        """Blocks that are written when a record is moved out of the oldest file; 0 if it is not there any more."""
+        if not self._is_in_oldest(rid):
+            return 0
+        xid = self._locked.get(rid)
+        dequeue = None if xid is None else self.transactions[xid].dequeues.get(rid)
+        return (self.live[rid] & SIZE_MASK) + (0 if dequeue is None else self.live[dequeue] & SIZE_MASK)
 
     def _is_in_oldest(self, rid: int) -> bool:
         return rid in self.live and (self.live[rid] >> SIZE_BITS) // self._file == self._space.oldest
@@ -240,6 +295,7 @@ class Relocating(Gathering):
         end = self._position + budget
         while self._moving and self._position < end:
             rid = self._moving.popleft()
+            self._moving_blocks -= min(self._moving_blocks, self._blocks_moved(rid))
             if self._is_in_oldest(rid):
                 self._copy(rid)
                 self._copy_dequeue(rid)

@@ -66,7 +66,10 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
                 kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
     live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
     slots = {file.number: file.header.slot for file in files if file.header is not None}
-    return WriterState(base + end.place // BLOCK_SIZE, end.flush, end.sealed, salts, slots, live, transactions)
+    # A file may have been entered again and again, by restarts of which nothing else is left. Of its two headers the
+    # one with the higher flush number counts, so the next one's has to be higher than that of any that is there.
+    flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
+    return WriterState(base + end.place // BLOCK_SIZE, flush, end.sealed, salts, slots, live, transactions)
 
 
 def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:

@@ -13,12 +13,28 @@ Three rules keep the ring from filling up with a message that nobody can remove 
 
     threshold    live blocks, one more for the dequeue of each live record, and what open transactions need for their
                  outcome are at most 80 % of the ring, or the enqueue is refused
-    drain        the free blocks hold a flush of its own for the dequeue of each live record; dequeues keep that true
-    compaction   or: the free blocks hold a whole file and the longest record, so that the oldest file's live records
-                 can be copied forward and the file be freed; and what is live leaves that much free for good
+    drain        the free blocks hold a flush of its own for the dequeue of each live record, and for each outcome
+    compaction   or: the free blocks hold what compaction needs, and will again after each full turn of it
 
-An enqueue is taken if, after it, the first and one of the others hold. So dequeues always fit: under the second by
-themselves, under the third after compaction, of which each full turn squeezes out all that is dead.
+An enqueue is taken if, after it, the first and one of the others hold. Then dequeues and outcomes always fit.
+
+Drain: a dequeue takes one flush and leaves one message less, so the rule goes on holding.
+
+Compaction copies the live records of the oldest file to the end, which frees the file; so a full turn squeezes out all
+that is dead. In the worst case the first files of a turn are full of live records and nothing is won before the last.
+Then the free blocks must hold one file, what reaches beyond it (the longest record), the dequeues that have to go along
+with their messages, and the padding of the turn's flushes. After the turn the ring holds nothing but live records and
+that padding, so there must be room for both beside what the next turn needs:
+
+    needs = file + longest + escorts + padding + margin        live + padding + needs <= ring
+
+The margin is for removals that come before the turn is over, for seals and for restarts. A transaction's dequeue is
+taken by the same rules, and is refused where open transactions hold very much; enqueues leave a reserve for it. Where
+the oldest file's copies take less than the file, they are made even if this rule does not hold.
+
+In a ring of legal size (files of 512 blocks or more) the first rule is the one that decides, so an empty ring takes the
+full 80 %. Only with four files, and barely with five, are messages of five to eleven blocks refused earlier, at 74 % at
+worst, because none of the others holds.
 """
 
 from __future__ import annotations
@@ -43,7 +59,7 @@ class RingSpace:
     Args:
         geometry: number and size of the files, of which there are two at least.
         alignment: bytes to which flushes are padded.
-        chunk: blocks that one flush relocates at most.
+        chunk: blocks that a flush relocates where it is made for nothing else.
 
     Attributes:
         files: number of files.
@@ -53,9 +69,10 @@ class RingSpace:
         largest: blocks of the longest record that is live, or longer.
         threshold: blocks that enqueues may fill, reserves included.
         margin: blocks kept for seals, restarts and the like.
+        reserve: blocks that enqueues leave besides, for the dequeues of open transactions.
     """
 
-    __slots__ = ("_held", "_turn", "file", "files", "flush", "largest", "margin", "oldest", "threshold")
+    __slots__ = ("_held", "_padding", "file", "files", "flush", "largest", "margin", "oldest", "reserve", "threshold")
 
     def __init__(self, geometry: Geometry, alignment: int, chunk: int) -> None:
         if geometry.files < 2:
@@ -67,8 +84,9 @@ class RingSpace:
         self.largest = 1
         self.threshold = geometry.capacity * THRESHOLD_PERCENT // 100 // BLOCK_SIZE
         self.margin = max(4 * self.flush, min(_SPARE_FLUSHES * self.flush, self.file // 8))
-        # Padding of the flushes of one turn of compaction.
-        self._turn = self.margin + self.flush * self.files * (-(-self.file // chunk) + 1)
+        self.reserve = self.file // 16
+        flushes = 2 * (self.files + 1) + self.files * self.file // chunk
+        self._padding = (self.flush - 1) * flushes  # of one turn
         self._held: dict[int, int] = {}
 
     # ---- what is held ----
@@ -107,14 +125,24 @@ class RingSpace:
 
     # ---- what may be written ----
 
-    def compaction_needs(self, largest: int) -> int:
-        """Blocks that have to be free for compaction to go on, whatever is in the oldest file."""
-        return self.file + largest + self.margin
+    def compaction_needs(self, largest: int, escorts: int) -> int:
+        """Blocks that have to be free for a turn of compaction, whatever is in which file.
 
-    def compacts(self, live: int, largest: int) -> bool:
-        """Whether compaction can free `compaction_needs` for good where so many blocks are live."""
-        return live <= (self.files - 1) * self.file - largest - self._turn
+        Args:
+            largest: blocks of the longest record.
+            escorts: blocks of the dequeues of open transactions.
+        """
+        return self.file + largest + escorts + self._padding + self.margin
+
+    def compacts(self, live: int, largest: int, escorts: int) -> bool:
+        """Whether a turn of compaction ends with `compaction_needs` free where so many blocks are live."""
+        needs = self.compaction_needs(largest, escorts)
+        return live + self._padding + needs + self.flush <= self.files * self.file
 
     def drains(self, free: int, records: int, outcomes: int) -> bool:
         """Whether `free` blocks hold the dequeue of each live record and the outcomes of open transactions."""
-        return free >= self.flush * records + outcomes + self.margin
+        return free >= self.draining_needs(records, outcomes)
+
+    def draining_needs(self, records: int, outcomes: int) -> int:
+        """Blocks that have to be free for that."""
+        return self.flush * records + outcomes + self.margin

@@ -119,7 +119,7 @@ class Version2Writer(Admission):
         """
         self.check_dequeue(target, xid)
         blocks = record_blocks(0, len(xid))
-        self._admit_kept(blocks, 0, 0 if xid in self.transactions else self._outcome_blocks(xid), blocks)
+        self._admit_kept(blocks, 0, 0 if xid in self.transactions else self._outcome_blocks(xid), blocks, blocks)
         self._begin(xid).dequeues[target] = rid
         self._locked[target] = xid
         kind = DEQUEUE
@@ -127,6 +127,7 @@ class Version2Writer(Admission):
             kind |= _DECISION
             self.transactions[xid].commit_decisions.add(rid)
         self._keep(rid, blocks, self._append(kind, rid, xid, target))
+        self._escorts += blocks
         self._set_ends()
 
     def check_dequeue(self, target: int, xid: bytes = b"") -> None:
@@ -148,7 +149,7 @@ class Version2Writer(Admission):
         self._append(_COMMIT, rid, xid, 0)
         for target, dequeue in transaction.dequeues.items():
             self._drop(target, dequeues=1)
-            self._drop(dequeue, dequeues=0)
+            self._drop_dequeue(dequeue)
         self._set_ends()
 
     def abort(self, xid: bytes, rid: int) -> None:
@@ -156,7 +157,7 @@ class Version2Writer(Admission):
         transaction = self._end(xid)
         self._append(_ABORT, rid, xid, 0)
         for dequeue in transaction.dequeues.values():
-            self._drop(dequeue, dequeues=0)
+            self._drop_dequeue(dequeue)
         for enqueue in transaction.enqueues:
             self._drop(enqueue, dequeues=1)
         self._set_ends()
@@ -172,7 +173,7 @@ class Version2Writer(Admission):
     def _end(self, xid: bytes) -> OpenTransaction:
         if xid not in self.transactions:
             raise JournalError(f"{self.identity.title}: no transaction {xid.hex()} is open")
-        self._admit_removal()
+        self._admit_removal(record_blocks(0, len(xid)))
         transaction = self.transactions.pop(xid)
         self._outcomes -= self._outcome_blocks(xid)
         self._room += self._outcome_blocks(xid)

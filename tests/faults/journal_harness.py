@@ -2,27 +2,29 @@
 
 A `JournalLife` is one process's time with the journal: it recovers, goes on writing, and keeps the model: what is
 durable, and what was appended since, in order. After a crash the journal must hold the durable part and any beginning
-of the rest, and nothing else: that is `JournalLife.check`, made by whoever opens the journal next.
+of the rest, and nothing else: `Model.may_be`, asked by whoever opens the journal next.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from formats.rhm.geometry import Geometry
+from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from store.journal.directory import open_journal
 from store.journal.gathering import Identity, data_crc
+from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
 from store.journal.resumption import state_of
+from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalBusyError, JournalFullError, Step
 from store.journal.storage import JournalStorage, create_journal
 from store.journal.version_2_writer import Version2Writer
-from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
 
 DIRECTORY: Final = "/jrnl"
 PAGE: Final = 1024
@@ -73,9 +75,6 @@ class Model:
                 return True
         return False
 
-    def copy(self) -> Model:
-        return Model(self.durable, deque(self.pending))
-
 
 def applied(content: Content, operation: Operation) -> Content:
     """The content after one more record."""
@@ -111,18 +110,24 @@ class DamagedError(AssertionError):
 
 
 class JournalLife:
-    """One process's time with the journal.
+    """One process's time with the journal. What it does until it is made counts too: `disk.watch` is told of it.
 
     Args:
         disk: where it is.
         seed: of the salts.
-        writer_class: the writer; tests hand in broken ones.
-        synced: what a sync does, by default the file's own.
+
+    Attributes:
+        content: what recovery found.
+        end: where the journal ended; None if nothing was ever written.
+        highest_rid: the highest record id that recovery met.
+        now: what the journal holds if all that was appended reaches the disk.
+        refused: records refused for want of room, by kind.
+        counts: what happened: `busy` and the like.
     """
 
-    def __init__(
-        self, disk: SimulatedDisk, seed: int = 0, writer_class: Callable[..., Version2Writer] = Version2Writer
-    ) -> None:
+    writer_class: type[Version2Writer] = Version2Writer
+
+    def __init__(self, disk: SimulatedDisk, seed: int = 0) -> None:
         self.disk = disk
         journal = open_journal(disk, DIRECTORY)
         recovery = JournalRecovery()
@@ -134,17 +139,17 @@ class JournalLife:
             raise DamagedError(f"duplicates: {recovery.messages.duplicates}")
         self.end = end
         self.highest_rid = recovery.highest_rid
-        self.content = _content(journal, recovery)
+        self.content = content_of(journal, recovery)
         state = state_of(journal, recovery, end)
         journal.close()
-        geometry = journal.files.geometry
+        self.geometry = journal.files.geometry
         assert journal.info is not None
-        self.storage = JournalStorage(disk, DIRECTORY, DEFAULT_BASE_NAME, geometry)
+        self.storage = JournalStorage(disk, DIRECTORY, DEFAULT_BASE_NAME, self.geometry)
         self.storage.sync_end(state.position)
         rng = random.Random(seed)
-        self.writer = writer_class(
+        self.writer = self.writer_class(
             Identity('queue "q"', 7, 1),
-            geometry,
+            self.geometry,
             alignment=journal.info.flush_alignment,
             page=PAGE,
             state=state,
@@ -153,7 +158,21 @@ class JournalLife:
             clock=lambda: 1,
         )
         self.model = Model(durable=self.content)
-        self.refused = 0
+        self.now = self.content
+        self.refused: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._syncs: list[tuple[SimulatedWritableFile, int]] = []
+
+    @property
+    def free(self) -> list[int]:
+        """Messages that may be dequeued, oldest record id first."""
+        locked = {rid for _, dequeues in self.now.open.values() for rid in dequeues}
+        return [rid for rid in sorted(self.now.live) if rid not in locked]
+
+    @property
+    def lap(self) -> int:
+        """How often the ring was gone round."""
+        return max(0, self.writer._position - 1) * BLOCK_SIZE // self.geometry.capacity
 
     # ---- records ----
 
@@ -179,31 +198,54 @@ class JournalLife:
             try:
                 append()
             except JournalBusyError:
+                self.counts["busy"] += 1
                 self.drain()
             except JournalFullError:
-                self.refused += 1
+                self.refused[kind + (" in a transaction" if xid else "")] += 1
                 return False
             else:
-                self.model.pending.append(Operation(self.writer.gathering, kind, rid, xid, data))
+                self._note(Operation(self.writer.gathering, kind, rid, xid, data))
                 return True
         raise AssertionError("busy for ever")
+
+    def _note(self, operation: Operation) -> None:
+        """A record was appended."""
+        self.model.pending.append(operation)
+        self.now = applied(self.now, operation)
+        self.counts[operation.kind + (" in a transaction" if operation.xid else "")] += 1
+        if operation.kind == "enqueue":
+            packed = self.writer.live[operation.rid]
+            files = span(packed, self.geometry)
+            self.counts["split"] += files > 1
+            self.counts["longer than a file"] += files > 2
 
     # ---- flushes ----
 
     def begin(self) -> Step | None:
-        """Write the next step, and do not sync it yet."""
+        """Write the next step, and begin to sync it. Raises OSError; the writer has been told then."""
         step = self.writer.next_flush()
         if step is not None:
-            self.files = self.storage.write(step)
+            try:
+                self._syncs = [(file, file.begin_sync()) for file in self.storage.write(step)]
+            except OSError as error:
+                self.writer.failed(error)
+                raise
         return step
 
     def finish(self) -> None:
-        """Sync the step that was begun."""
-        for file in self.files:
-            file.sync()
+        """The step that was begun is synced. Raises as `begin`."""
+        self._sync()
         self.writer.flushed()
         self.storage.trim()
         self.model.settle(self.writer.synced)
+
+    def _sync(self) -> None:
+        try:
+            for file, token in self._syncs:
+                file.finish_sync(token)
+        except OSError as error:
+            self.writer.failed(error)
+            raise
 
     def drain(self) -> None:
         """Finish the step under way, if there is one, and write all that is gathered."""
@@ -224,7 +266,16 @@ class JournalLife:
         return sealed
 
 
-def _content(journal, recovery: JournalRecovery) -> Content:  # type: ignore[no-untyped-def]
+def span(packed: int, geometry: Geometry) -> int:
+    """In how many files a record lies."""
+    place, last = packed >> SIZE_BITS, (packed >> SIZE_BITS) + (packed & SIZE_MASK) - 1
+    file = geometry.data_size // BLOCK_SIZE
+    return last // file - place // file + 1
+
+
+def content_of(journal: Journal, recovery: JournalRecovery) -> Content:
+    """What a walk found, with the messages' data."""
+
     def data(place: int) -> bytes:
         at, size = journal.data_of_enqueue(place)
         return journal.stream.read(at, size)

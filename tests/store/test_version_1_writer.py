@@ -315,14 +315,16 @@ class Life:
 
     def flush(self, number: int = 0) -> None:
         """Write and sync all; what is on the disk is what the builder lays out."""
-        flush = self.writer.gathering
+        before, moved = self.writer.synced, []
         for step in self.steps():
             apply(self.images, step)
             self.writer.flushed()
+            moved.append(self.writer.synced)
         self.builder.flush()
+        assert moved == [before] * (len(moved) - 1) + [before + 1] * bool(moved), "with the last step, not before"
         assert not self.writer.is_dirty
         assert self.writer.unsynced == 0
-        assert self.writer.synced == self.writer.gathering - 1 <= flush
+        assert self.writer.synced == self.writer.gathering - 1
         assert self.images == self.builder.files
         self.states = [copy.deepcopy(self.model)]
 

@@ -1,0 +1,125 @@
+"""Appends records to the journals of a store: gives them their ids, makes room, and holds back who is too fast.
+
+This is the path of every durable message. What is appended is on its way to the disk only when the flusher starts,
+which whoever appends does once for a batch.
+
+A journal may have `bound` bytes that are not synced: the pages of its write cache. One that gets more is written and
+waited for, there and then, so that memory stays bounded whatever its caller does; a broker looks at `gathered` and
+stops reading before it comes to that. A journal that is short of room (JournalBusyError) is likewise flushed and waited
+for while it copies old records forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from store.flusher import Flusher
+from store.journal.step import JournalBusyError, JournalFullError
+from store.queue_journal import QueueJournal
+from store.rids import RecordIds
+
+_MOST_TURNS: Final = 10_000  # of making room; each frees a file or copies some pages
+
+
+class Appender:
+    """Appends records to journals.
+
+    Args:
+        ids: gives record ids.
+        flusher: brings the journals onto the disk.
+        bound: bytes that a journal may have unsynced.
+    """
+
+    __slots__ = ("_bound", "_dirty", "_flusher", "_ids")
+
+    def __init__(self, ids: RecordIds, flusher: Flusher, bound: int) -> None:
+        self._ids, self._flusher, self._bound = ids, flusher, bound
+        self._dirty = flusher.dirty
+
+    # ---- records outside of transactions ----
+
+    def enqueue(self, journal: QueueJournal, parts: Sequence[bytes], size: int, crc: int) -> int:
+        """Append a message.
+
+        Args:
+            journal: that of its queue.
+            parts: its data.
+            size: bytes of all parts.
+            crc: their `data_crc`.
+
+        Returns:
+            Its record id.
+
+        Raises:
+            JournalFullError, JournalFailedError: nothing was appended.
+        """
+        ids = self._ids
+        rid = ids.next
+        if rid >= ids.limit:
+            ids.more()
+            rid = ids.next
+        ids.next = rid + 1
+        try:
+            journal.writer.enqueue(rid, parts, size, crc)
+        except JournalBusyError:
+            self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc))
+        self._dirty[journal] = None
+        journal.enqueues += 1
+        journal.gathered += size
+        if journal.gathered > self._bound:
+            self._hold_back(journal)
+        return rid
+
+    def enqueue_all(self, journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
+        """Append a message to several queues, or to none of them. Otherwise as `enqueue`."""
+        for journal in journals:
+            self.with_room(journal, lambda journal=journal: journal.writer.admit_enqueue(size))  # type: ignore[misc]
+        return [self.enqueue(journal, parts, size, crc) for journal in journals]
+
+    def dequeue(self, journal: QueueJournal, target: int) -> None:
+        """Append the removal of a message.
+
+        Raises:
+            JournalError: there is no such message, or a transaction holds it. Or as `enqueue`.
+        """
+        ids = self._ids
+        rid = ids.next
+        if rid >= ids.limit:
+            ids.more()
+            rid = ids.next
+        ids.next = rid + 1
+        try:
+            journal.writer.dequeue(rid, target)
+        except JournalBusyError:
+            self.with_room(journal, lambda: journal.writer.dequeue(rid, target))
+        self._dirty[journal] = None
+        journal.dequeues += 1
+        journal.gathered += 1
+        if journal.gathered > self._bound:
+            self._hold_back(journal)
+
+    # ---- room ----
+
+    def take_id(self) -> int:
+        """A record id."""
+        return self._ids.take()
+
+    def touched(self, journal: QueueJournal) -> None:
+        """Something was appended to `journal` by somebody else."""
+        self._dirty[journal] = None
+
+    def with_room(self, journal: QueueJournal, append: Callable[[], None]) -> None:
+        """Do `append`, and if it finds no room, once there is some. Raises what it raises."""
+        for _ in range(_MOST_TURNS):
+            try:
+                append()
+                return
+            except JournalBusyError:
+                self._flusher.drain((journal,))
+        raise JournalFullError(f'queue "{journal.name}": making room came to no end')
+
+    def _hold_back(self, journal: QueueJournal) -> None:
+        if journal.writer.unsynced > self._bound:
+            self._flusher.hold_back(journal, self._bound)
+        journal.gathered = journal.writer.unsynced

@@ -1,0 +1,215 @@
+"""Changes of what a store knows besides messages: queues, exchanges, bindings, links and bridges.
+
+Each is one synced batch of the catalogue, made beside the event loop, one after the other in the order in which they
+were asked for; whoever asked is called back with what was made, or with the error.
+
+    create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
+    delete_queue    what is under way is finished; the batch (the queue and its bindings) is the commit point; then the
+                    journal's directory goes
+    all others      the batch alone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import posixpath
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+import store.log_lines as log_lines
+from formats.broker_records.wiring import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    encode_binding,
+    encode_exchange,
+    encode_general,
+    encode_queue,
+)
+from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import JournalInfo
+from store.background import Background
+from store.catalogue import Catalogue
+from store.environment import Environment
+from store.errors import StoreError
+from store.flusher import Flusher
+from store.journal.storage import create_journal, remove_journal
+from store.journal.writer_state import new_state
+from store.key_value import CatalogueError
+from store.log_lines import Level, LogLine
+from store.parameters import StoreParameters
+from store.queue_journal import QueueJournal
+from store.store_directory import StoreDirectory
+from store.taking_up import journal_info, take_up
+
+_Made = TypeVar("_Made")
+
+#: Called with what a change made, or None and the error.
+Changed: TypeAlias = Callable[[_Made | None, Exception | None], None]
+
+
+class Changes:
+    """Makes the changes of one store.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the store's.
+        parameters: the store's options.
+        catalogue: the store's. Only the background touches it from now on.
+        background: where changes are made.
+        flusher: what journals are flushed by.
+        journals: queue id -> journal; kept up to date here.
+        log: takes lines for the log.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        directory: StoreDirectory,
+        parameters: StoreParameters,
+        catalogue: Catalogue,
+        background: Background,
+        flusher: Flusher,
+        journals: dict[int, QueueJournal],
+        log: Callable[[LogLine], None],
+    ) -> None:
+        self._environment, self._directory, self._parameters = environment, directory, parameters
+        self._catalogue, self._background, self._flusher = catalogue, background, flusher
+        self._journals, self._log = journals, log
+
+    # ---- queues ----
+
+    def create_queue(self, record: Queue, geometry: Geometry, done: Changed[QueueJournal]) -> None:
+        """Make a durable queue with an empty journal."""
+        encoded = encode_queue(record)
+
+        def work() -> tuple[str, JournalInfo]:
+            number = self._catalogue.take_id(Kind.QUEUE)
+            alignment = self._parameters.flush_alignment
+            info = journal_info(
+                self._environment, record.name, geometry, alignment, queue_id=number, incarnation=1, record=encoded
+            )
+            path = self._directory.journal(number)
+            self._make_journal(path, info)
+            self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
+            return path, info
+
+        def made(result: tuple[str, JournalInfo]) -> None:
+            path, info = result
+            journal = take_up(self._environment, path, info, geometry, self._parameters.page_bytes, new_state())
+            self._journals[info.queue_id] = journal
+            self._log(log_lines.journal_created(record.name))
+            done(journal, None)
+
+        self._run(f'queue "{log_lines.printable(record.name)}" cannot be made', work, made, done)
+
+    def _make_journal(self, path: str, info: JournalInfo) -> None:
+        disk = self._environment.disk
+        try:
+            create_journal(disk, path, info)
+            disk.sync_directory(posixpath.dirname(path))
+        except OSError:
+            with contextlib.suppress(OSError):  # what cannot be removed now is an orphan at the next start
+                remove_journal(disk, path)
+            raise
+
+    def delete_queue(self, journal: QueueJournal, done: Changed[None]) -> None:
+        """Delete a queue with its messages and all bindings to it. Nothing may be appended to it any more."""
+
+        def work() -> None:
+            self._catalogue.delete_queue(journal.queue_id)
+            try:
+                remove_journal(self._environment.disk, journal.directory)
+                self._environment.disk.sync_directory(posixpath.dirname(journal.directory))
+            except OSError as error:
+                text = f"{journal.directory}: the journal of a deleted queue cannot be removed: {error.strerror}"
+                self._log(LogLine(Level.WARNING, text))
+
+        def deleted(_: None) -> None:
+            self._journals.pop(journal.queue_id, None)
+            self._flusher.dirty.pop(journal, None)
+            journal.close()
+            done(None, None)
+
+        def finished(_: Exception | None) -> None:
+            self._run(f'queue "{log_lines.printable(journal.name)}" cannot be deleted', work, deleted, done)
+
+        self._flusher.when_synced((journal,), finished)
+        self._flusher.start()
+
+    # ---- exchanges, bindings, general objects ----
+
+    def create_exchange(self, record: Exchange, done: Changed[int]) -> None:
+        """Make a durable exchange; `done` gets its number."""
+
+        def work() -> int:
+            number = self._catalogue.take_id(Kind.EXCHANGE)
+            self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(record)))
+            return number
+
+        self._change(f'exchange "{log_lines.printable(record.name)}" cannot be made', work, done)
+
+    def delete_exchange(self, number: int, done: Changed[None]) -> None:
+        """Delete an exchange and all bindings of it."""
+        self._change("exchange cannot be deleted", lambda: self._catalogue.delete_exchange(number), done)
+
+    def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry]) -> None:
+        """Bind a queue to an exchange; `done` gets what `delete_binding` takes."""
+
+        def work() -> BindingEntry:
+            number = self._catalogue.take_id(Kind.BINDING)
+            entry = BindingEntry(exchange_id, record.queue_id, number, encode_binding(record))
+            self._catalogue.create_binding(entry)
+            return entry
+
+        self._change(f'binding of queue "{log_lines.printable(record.queue_name)}" cannot be made', work, done)
+
+    def delete_binding(self, binding: BindingEntry, done: Changed[None]) -> None:
+        """Delete one binding."""
+        self._change("binding cannot be deleted", lambda: self._catalogue.delete_binding(binding), done)
+
+    def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int]) -> None:
+        """Keep a link, a bridge or another object; `done` gets its number."""
+
+        def work() -> int:
+            number = self._catalogue.take_id(Kind.GENERAL)
+            self._catalogue.create_general(GeneralEntry(number, encode_general(record)))
+            return number
+
+        self._change(f"{record.kind} cannot be kept", work, done)
+
+    def delete_general(self, number: int, done: Changed[None]) -> None:
+        """Forget a link, a bridge or another object."""
+        self._change("object cannot be deleted", lambda: self._catalogue.delete_general(number), done)
+
+    # ---- in the background ----
+
+    def _change(self, what: str, work: Callable[[], _Made], done: Changed[_Made]) -> None:
+        self._run(what, work, lambda made: done(made, None), done)
+
+    def _run(
+        self,
+        what: str,
+        work: Callable[[], _Made],
+        made: Callable[[_Made], None],
+        done: Callable[[None, Exception], None],
+    ) -> None:
+        def failed(error: Exception) -> None:
+            done(None, _told(what, error))
+
+        self._background.run(work, made, failed)
+
+
+def _told(what: str, error: Exception) -> Exception:
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        advice = "; make room, or ask for a smaller journal" if error.errno == errno.ENOSPC else ""
+        return StoreError(f"{what}: {where}{error.strerror}{advice}")
+    if isinstance(error, CatalogueError):
+        return StoreError(f"{what}: {error}")
+    return error

@@ -1,0 +1,435 @@
+"""Makes a store of version 2 of qpidd's, at its first open; the way back is not this one.
+
+The old store is read as qpidd itself would recover it (`offline`), and a whole new one is built beside it in `rhm.new`:
+
+    catalogue       queues, exchanges, bindings and general objects with their ids and records; stale bindings, which
+                    qpidd drops at recovery, are left out
+    journals        every outstanding message with its data, in the order in which qpidd would have recovered it. In
+                    version 1 a message has one record id on all of its queues, and the order is that of the journal; in
+                    version 2 each record has its own, and their order is the queue's. So all get new ones
+    transactions    what is in doubt stays in doubt: open in the journals, with its prepare record in the prepared list.
+                    What was decided, or local and prepared, is rolled forward; the rest is dropped
+
+Then the two change places, and the old one is kept:
+
+    1. all of the new store is synced, and its STORE file written    a crash before: rhm.new is removed at the next start
+    2. rhm          is renamed to  rhm.version-1                     a crash before: likewise, since rhm is still there
+    3. rhm.version-1 gets a file CONVERTED that says what it is
+    4. rhm.new      is renamed to  rhm                               a crash before: the next start does that
+
+Up to step 2 nothing in the old store was touched, and each step is on the disk before the next begins.
+
+What is damaged in the old store is refused, or told and left out (option on-damage); the old store keeps it either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import posixpath
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from formats.broker_records.wiring import (
+    Queue,
+    encode_binding,
+    encode_exchange,
+    encode_general,
+    encode_queue,
+)
+from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from formats.rhm.jinf import TPL_BASE_NAME
+from store.background import InlineBackground
+from store.catalogue import Catalogue
+from store.damage import Damage
+from store.environment import Environment
+from store.errors import StoreDamagedError, StoreError
+from store.journal.enqueue_map import LIVE, LOCKED
+from store.journal.journal import Journal
+from store.journal.recovery import JournalRecovery, Outcome
+from store.journal.storage import remove_journal
+from store.key_value import CatalogueError
+from store.layout import UnusableInputError
+from store.log_lines import Level, LogLine, journal_created, printable
+from store.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
+from store.parameters import OnDamage, StoreParameters
+from store.queue_journal import TPL_NAME
+from store.rebuild import JournalBuild, JournalContent, build_journal, described
+from store.rids import RecordIds
+from store.store_directory import Found, StoreDirectory, remove_tree
+from store.taking_up import journal_info
+from store.wiring import Wiring
+
+Log = Callable[[LogLine], None]
+
+KEPT: Final = "rhm.version-1"
+MARK: Final = "CONVERTED"
+_DISTRIBUTED: Final = b"\1"  # the data of a prepare record
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MARK_TEXT: Final = """\
+This is a message store of qpidd's (legacystore, version 1). On {time} a new store was made of
+it, which is in the directory rhm beside this one. What is here was left as it was, but for this file, and is not
+used any more.
+
+To be rid of it:      remove this directory, when the new store is in good order.
+To go back to qpidd:  stop the broker; move rhm elsewhere; rename this directory to rhm; remove this file. What
+                      happened since then is in the new store only.
+"""
+
+
+class ConversionReport(NamedTuple):
+    """What was converted.
+
+    Attributes:
+        queues, exchanges, bindings, general: how many of each.
+        messages: messages on all queues, one on several queues counted for each; those in doubt included.
+        in_doubt: transactions that wait for their transaction manager.
+        resized: journals that had to be made larger.
+        damage: what was found damaged in the old store, and left out.
+        kept: where the old store is now.
+    """
+
+    queues: int
+    exchanges: int
+    bindings: int
+    general: int
+    messages: int
+    in_doubt: int
+    resized: int
+    damage: int
+    kept: str
+
+
+def convert(
+    environment: Environment, directory: StoreDirectory, parameters: StoreParameters, log: Log
+) -> ConversionReport:
+    """Make a store of version 2 of the store of version 1 in `directory`, which is locked and settled.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the store's.
+        parameters: the options: what to do about damage, sizes of what has none yet.
+        log: takes lines for the log.
+
+    Raises:
+        StoreDamagedError: the old store is damaged, and the option on-damage says to refuse it.
+        StoreError: there is no store of version 1, it cannot be read, does not fit, or the new one cannot be made.
+            Unless the new one was whole already, nothing of it is left.
+    """
+    disk, kept = environment.disk, directory.below(KEPT)
+    if directory.look() is not Found.VERSION_1:
+        raise StoreError(f"{directory.path}: there is no store of version 1 that could be converted")
+    if disk.is_directory(kept):
+        raise StoreError(f"{kept}: there is a converted store already; move it elsewhere first")
+    log(LogLine(Level.NOTICE, f"Store of version 1 found, which is converted now; dir={printable(directory.path)}"))
+    try:
+        source = open_store(disk, directory.root)
+    except UnusableInputError as error:
+        raise StoreError(str(error)) from error
+    except OSError as error:
+        raise _failure(directory, error) from error
+    store_id = UUID(int=environment.random_bits(128), version=4)
+    try:
+        conversion = _Conversion(environment, directory, parameters, log, source)
+        new = conversion.build(store_id)
+    except OSError as error:
+        raise _failure(directory, error) from error
+    except CatalogueError as error:
+        raise StoreError(str(error)) from error
+    finally:
+        source.close()
+    try:
+        directory.set_converted_aside()
+        mark_converted(environment, directory)
+    except OSError as error:
+        raise _failure(directory, error) from error
+    directory.finish_new(new, store_id)
+    report = conversion.report(kept)
+    log(_converted(report))
+    return report
+
+
+def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
+    """Say in the old store what it is, unless that was done: a crash may have come before it.
+
+    Raises:
+        OSError: the disk does not do it.
+    """
+    disk = environment.disk
+    kept = directory.below(KEPT)
+    if not disk.is_directory(kept) or disk.is_file(posixpath.join(kept, MARK)):
+        return
+    time = _EPOCH + timedelta(seconds=environment.clock() // 1_000_000_000)
+    old = StoreDirectory(environment, directory.path, "")
+    old.root = kept
+    old.replace(MARK, _MARK_TEXT.format(time=f"{time:%Y-%m-%d %H:%M:%S} UTC").encode())
+
+
+def _failure(directory: StoreDirectory, error: OSError) -> StoreError:
+    advice = "make room and start again" if error.errno == errno.ENOSPC else "the old store is as it was"
+    where = error.filename or directory.path
+    return StoreError(f"{where}: the store of version 1 cannot be converted: {error.strerror or error}; {advice}")
+
+
+def _converted(report: ConversionReport) -> LogLine:
+    left_out = f"; {report.damage} damages, see above" if report.damage else ""
+    return LogLine(
+        Level.NOTICE,
+        f"Store converted: {report.queues} queues, {report.exchanges} exchanges, {report.bindings} bindings, "
+        f"{report.general} other objects, {report.messages} messages, {report.in_doubt} transactions in doubt{left_out}"
+        f"; the old store is kept in {printable(report.kept)}",
+    )
+
+
+class _Conversion:
+    """One conversion, up to where the new store is whole in `rhm.new`."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        directory: StoreDirectory,
+        parameters: StoreParameters,
+        log: Log,
+        source: OfflineStore,
+    ) -> None:
+        self._environment, self._directory = environment, directory
+        self._parameters, self._log = parameters, log
+        self._disk = environment.disk
+        self._source = source
+        self._made: Counter[str] = Counter()
+
+    def report(self, kept: str) -> ConversionReport:
+        """What was converted."""
+        return ConversionReport(**{name: self._made[name] for name in ConversionReport._fields[:-1]}, kept=kept)
+
+    def build(self, store_id: UUID) -> StoreDirectory:
+        """Build the new store, all of it synced and marked. Raises as `convert` does, or OSError, CatalogueError."""
+        recovered = self._source.recover()
+        self._tell_what_was_found()
+        new = self._directory.begin_new(self._parameters.tpl_geometry, self._parameters.flush_alignment)
+        try:
+            key_value = self._environment.open_key_value(new.catalogue, create=True)
+            try:
+                self._fill(recovered, new, Catalogue.create(key_value, store_id))
+            finally:
+                key_value.close()
+            for path in (new.part("jrnl"), new.root, self._directory.path):
+                self._disk.sync_directory(path)
+            new.mark(store_id, clean=False)
+        except Exception:
+            with contextlib.suppress(OSError):  # the next start does it
+                remove_tree(self._disk, new.root)
+            raise
+        return new
+
+    def _fill(self, recovered: RecoveredStore, new: StoreDirectory, catalogue: Catalogue) -> None:
+        rids = RecordIds(catalogue, InlineBackground(), lambda _: None)  # an error comes again when an id is needed
+        self._convert_prepared_list(recovered, new, rids)
+        wiring = self._source.wiring or Wiring()
+        self._convert_exchanges(wiring, catalogue)
+        queues = self._convert_queues(recovered, new, catalogue, rids)
+        self._convert_bindings(wiring, queues, catalogue)
+        for number, general in wiring.general.items():
+            if self._is_legal(number, "general.db"):
+                catalogue.create_general(GeneralEntry(number, encode_general(general)))
+                self._made["general"] += 1
+
+    # ---- journals ----
+
+    def _convert_prepared_list(self, recovered: RecoveredStore, new: StoreDirectory, rids: RecordIds) -> None:
+        """A prepare record for each transaction that is in doubt."""
+        xids = [each.xid for each in recovered.transactions if each.outcome is Outcome.IN_DOUBT]
+        self._made["in_doubt"] = len(xids)
+        if not xids:
+            return  # `begin_new` made it, empty
+        content = JournalContent()
+        for xid in xids:
+            content.transaction(len(xid))
+            content.message(len(_DISTRIBUTED), len(xid))
+
+        def fill(build: JournalBuild) -> None:
+            for xid in xids:
+                build.message(rids.take(), (_DISTRIBUTED,), xid)
+
+        parameters = self._parameters
+        info = journal_info(
+            self._environment,
+            TPL_NAME,
+            parameters.tpl_geometry,
+            parameters.flush_alignment,
+            base_name=TPL_BASE_NAME,
+        )
+        remove_journal(self._disk, new.prepared_list)
+        build_journal(self._environment, new.prepared_list, info, parameters.tpl_page_bytes, content, fill)
+
+    def _convert_queues(
+        self, recovered: RecoveredStore, new: StoreDirectory, catalogue: Catalogue, rids: RecordIds
+    ) -> set[int]:
+        """The queues that the old catalogue has, by id, then those that only a journal tells of. Returns their ids."""
+        known = [] if self._source.wiring is None else list(self._source.wiring.queues)
+        numbers: set[int] = set()
+        names: set[str] = set()
+        for position, queue in enumerate(recovered.queues):
+            number = known[position] if position < len(known) else catalogue.take_id(Kind.QUEUE)
+            if not self._is_legal(number, "queues.db"):
+                continue
+            if queue.name in names:
+                self._found(self._damage("queues.db", f'queue {number} "{queue.name}" is there twice'))
+                continue
+            names.add(queue.name)
+            numbers.add(number)
+            self._convert_queue(number, queue, new, catalogue, rids)
+        self._made["queues"] = len(numbers)
+        return numbers
+
+    def _convert_queue(
+        self, number: int, queue: RecoveredQueue, new: StoreDirectory, catalogue: Catalogue, rids: RecordIds
+    ) -> None:
+        parameters = self._parameters
+        record = encode_queue(queue.record or Queue(queue.name))
+        geometry = parameters.geometry if queue.journal is None else queue.journal.files.geometry
+        info = journal_info(
+            self._environment,
+            queue.name,
+            geometry,
+            parameters.flush_alignment,
+            queue_id=number,
+            incarnation=1,
+            record=record,
+        )
+        content, fill, messages = JournalContent(), _nothing, len(queue.recovery.messages) if queue.recovery else 0
+        if queue.journal is not None and queue.recovery is not None:
+            copy = _Copy(queue, queue.journal, queue.recovery, rids, self._found)
+            content, fill = copy.content(), copy.into
+        built = build_journal(self._environment, new.journal(number), info, parameters.page_bytes, content, fill)
+        if built.geometry != geometry:
+            self._log(_resized(queue.name, described(geometry), described(built.geometry)))
+            self._made["resized"] += 1
+        self._log(journal_created(queue.name))
+        self._made["messages"] += messages
+        catalogue.create_queue(QueueEntry(number, number, 1, record))
+
+    # ---- wiring ----
+
+    def _convert_exchanges(self, wiring: Wiring, catalogue: Catalogue) -> None:
+        for number, exchange in wiring.exchanges.items():
+            if self._is_legal(number, "exchanges.db"):
+                catalogue.create_exchange(ExchangeEntry(number, encode_exchange(exchange)))
+                self._made["exchanges"] += 1
+
+    def _convert_bindings(self, wiring: Wiring, queues: set[int], catalogue: Catalogue) -> None:
+        """Bindings have no ids in version 1: they are numbered in the order in which they were read."""
+        numbers = {exchange.name: number for number, exchange in wiring.exchanges.items() if number > 0}
+        for binding in wiring.bindings:
+            exchange_id, queue_id = numbers.get(binding.exchange.name), binding.record.queue_id
+            if exchange_id is None or queue_id not in queues:
+                continue  # it was told that one of them is left out
+            sequence = catalogue.take_id(Kind.BINDING)
+            catalogue.create_binding(BindingEntry(exchange_id, queue_id, sequence, encode_binding(binding.record)))
+            self._made["bindings"] += 1
+
+    def _is_legal(self, number: int, file: str) -> bool:
+        if number > 0:
+            return True
+        self._found(self._damage(file, "a record with the id 0, which none can have"))
+        return False
+
+    # ---- what is told ----
+
+    def _tell_what_was_found(self) -> None:
+        """Damage, and what a user should know besides. Raises StoreDamagedError."""
+        source = self._source
+        for damage in source.damage:
+            self._found(damage)
+        if source.wiring is not None and not source.wiring.complete and not source.wiring.damage:
+            what = "the newest changes may be missing, since they could not be recovered"
+            self._found(Damage(self._directory.part("dat"), None, None, what, "what can be read is converted"))
+        for notice in source.notices:
+            self._log(LogLine(Level.NOTICE, printable(notice)))
+
+    def _damage(self, file: str, what: str) -> Damage:
+        return Damage(posixpath.join(self._directory.part("dat"), file), None, None, what, "it is left out")
+
+    def _found(self, damage: Damage) -> None:
+        """Note damage, or refuse the store because of it."""
+        where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
+        text = printable(f"{where}: {damage.what}: {damage.consequence}")
+        if self._parameters.on_damage is OnDamage.REFUSE:
+            raise StoreDamagedError(
+                f"{text}; the store of version 1 is not converted, since on-damage is refuse: "
+                f"see qstore-check {self._directory.path}"
+            )
+        self._made["damage"] += 1
+        self._log(LogLine(Level.CRITICAL, text))
+
+
+def _nothing(build: JournalBuild) -> None:
+    """A journal that stays empty."""
+
+
+def _resized(name: str, old: str, new: str) -> LogLine:
+    return LogLine(
+        Level.WARNING,
+        f'Journal "{printable(name)}": its messages need more room in version 2 than its {old}; it is made with {new}',
+    )
+
+
+class _Copy:
+    """Copies what recovery keeps of one queue's journal."""
+
+    def __init__(
+        self,
+        queue: RecoveredQueue,
+        journal: Journal,
+        recovery: JournalRecovery,
+        rids: RecordIds,
+        found: Callable[[Damage], None],
+    ) -> None:
+        self._queue, self._journal, self._rids, self._found = queue, journal, rids, found
+        # What stays open are the transactions in doubt.
+        self._enqueued_by = {
+            operation.rid: transaction.xid
+            for transaction in recovery.transactions
+            for operation in transaction
+            if operation.is_enqueue
+        }
+
+    def _enqueuer(self, rid: int, state: int) -> bytes:
+        """The transaction in doubt that would enqueue a message; empty if it is enqueued."""
+        return b"" if state == LIVE else self._enqueued_by.get(rid, b"")
+
+    def content(self) -> JournalContent:
+        """How much there is."""
+        content = JournalContent()
+        xids = set()
+        for rid, place, state, xid in self._queue.outstanding():
+            content.message(self._journal.data_of_enqueue(place)[1], len(self._enqueuer(rid, state)))
+            if state == LOCKED and xid is not None:
+                content.removal(len(xid))
+            xids.add(xid)
+        for xid in xids - {None}:
+            content.transaction(len(xid or b""))
+        return content
+
+    def into(self, build: JournalBuild) -> None:
+        """Copy everything: the messages in order, then what is to remove some of them."""
+        journal = self._journal
+        locked: dict[bytes, array[int]] = {}
+        for rid, place, state, xid in self._queue.outstanding():
+            parts = list(journal.data_chunks(*journal.data_of_enqueue(place)))
+            unreadable = journal.stream.unreadable()
+            for damage in unreadable:
+                self._found(damage._replace(rid=rid, consequence="the message is left out"))
+            if unreadable:
+                continue
+            new = self._rids.take()
+            build.message(new, parts, self._enqueuer(rid, state))
+            if state == LOCKED and xid is not None:
+                locked.setdefault(xid, array("Q")).append(new)
+        for xid, targets in locked.items():
+            for target in targets:
+                build.removal(xid, self._rids.take(), target)

@@ -1,0 +1,289 @@
+"""The store: one catalogue, one journal for each durable queue, and the prepared list.
+
+Nothing here waits for the disk, but opening and closing. Messages and transactions are appended at once, or refused at
+once, and are on the disk when whoever asked is called back; changes of the catalogue are made beside the event loop
+(`changes`) and call back too. All callbacks come from `collect`, which an event loop calls when `fileno` is readable,
+and a tool when it likes. `start` sets off what was appended: once for each batch.
+
+What goes wrong later than at once comes as the callback's argument: an exception, or None. A journal whose disk fails
+takes nothing more until the store is opened again, and says so to everybody who waits for it.
+
+    store = MessageStore(system_environment(), path, parameters, version, log=log)
+    for queue in store.recovered_queues: ... store.messages(queue) ...
+    store.end_recovery()
+    rid = store.append.enqueue(journal, parts, size, crc)
+    store.flush([journal], done)
+    ... store.collect() ...
+    store.close()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import store.log_lines as log_lines
+from store.appender import Appender
+from store.catalogue import Catalogue
+from store.changes import Changes
+from store.conversion import convert
+from store.delivered import read_delivered, remove_delivered, write_delivered
+from store.environment import Environment
+from store.errors import StoreDamagedError, StoreError
+from store.flusher import Flusher
+from store.key_value import CatalogueError, KeyValue
+from store.log_lines import Level, LogLine
+from store.parameters import StoreParameters
+from store.queue_journal import Done, QueueJournal
+from store.rids import RecordIds
+from store.start import RecoveredMessage, Start, StartedQueue
+from store.store_directory import Found, StoreDirectory
+from store.sync import SyncDriverError
+from store.transactions import Transactions
+from store.wiring import Wiring, catalogue_wiring
+
+CLASS_NAME: Final = "qstore.MessageStore"  # what MST-1001 calls it
+
+
+class MessageStore:
+    """A store that is open.
+
+    Args:
+        environment: disk, clock and so on.
+        path: the store directory. A store is made there if there is none; qpidd's is converted.
+        parameters: the options.
+        software_version: goes into the STORE file.
+        log: takes lines for the log.
+
+    Raises:
+        StoreLockedError: another process has it.
+        StoreDamagedError: it is damaged, and may not be opened as it is.
+        StoreError: it cannot be opened.
+
+    Attributes:
+        directory: where it is.
+        parameters: the options.
+        store_id: its own name.
+        was_clean: whether it had been closed cleanly.
+        wiring: queues, exchanges, bindings and so on, as they were found.
+        recovered_queues: the queues, as they were found, until `end_recovery`.
+        journals: queue id -> journal.
+        prepared_list: the prepared list's journal.
+        append: appends and removes messages.
+        transactions: local and distributed transactions.
+        changes: makes and deletes queues, exchanges, bindings and so on.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        path: str,
+        parameters: StoreParameters,
+        software_version: str,
+        *,
+        log: Callable[[LogLine], None],
+    ) -> None:
+        self._environment, self.parameters, self._log = environment, parameters, log
+        self.directory = StoreDirectory(environment, path, software_version)
+        self._opened = contextlib.ExitStack()
+        self._opened.callback(self.directory.lock().release)
+        self._poller: select.epoll | None = None
+        try:
+            self._open()
+        except BaseException as error:
+            self._opened.close()
+            if isinstance(error, OSError):
+                where = error.filename or path
+                raise StoreError(f"{where}: the store cannot be opened: {error.strerror or error}") from error
+            if isinstance(error, CatalogueError | SyncDriverError):
+                raise StoreError(str(error)) from error
+            raise
+
+    # ---- opening ----
+
+    def _open(self) -> None:
+        directory, log = self.directory, self._log
+        self._log_mst(log_lines.mst_created(CLASS_NAME))
+        self._log_mst(log_lines.mst_location(directory.path))
+        directory.settle()
+        if self.parameters.truncate:
+            directory.discard()
+            log(log_lines.store_truncated(directory.path))
+        found = directory.look()
+        if found is Found.VERSION_1:
+            convert(self._environment, directory, self.parameters, log)
+        elif found is Found.NOTHING:
+            directory.create(self.parameters.tpl_geometry, self.parameters.flush_alignment)
+        mark = directory.read_mark()
+        self.store_id, self.was_clean = mark.store_id, mark.clean_close
+        catalogue = self._open_catalogue()
+        self._log_mst(log_lines.mst_recovery_start())
+        self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
+        started = Start(self._environment, directory, catalogue, self.parameters, was_clean=self.was_clean, log=log)
+        self._take_over(started, catalogue)
+        self._log_mst(log_lines.mst_recovery_complete())
+        log(log_lines.store_initialized(directory.path))
+
+    def _open_catalogue(self) -> Catalogue:
+        key_value: KeyValue = self._environment.open_key_value(self.directory.catalogue, create=False)
+        self._opened.callback(key_value.close)
+        catalogue = Catalogue(key_value)
+        meta = catalogue.meta()
+        damage = catalogue.check()
+        if damage:
+            raise StoreDamagedError(
+                f"{self.directory.catalogue}: {damage[0].what}; "
+                f"qstore-check {self.directory.path} says what can be had from the journals"
+            )
+        if meta is None or meta.store_id != self.store_id:
+            raise StoreError(f"{self.directory.catalogue}: the catalogue is that of another store")
+        self.wiring: Wiring = catalogue_wiring(catalogue, self.directory.catalogue)
+        return catalogue
+
+    def _take_over(self, started: Start, catalogue: Catalogue) -> None:
+        """Everything was read: from here on the store is in use, and not clean."""
+        self._journals_opened(started)
+        self.directory.mark(self.store_id, clean=False)
+        remove_delivered(self._environment.disk, self.directory)
+        self._background = self._environment.make_background()
+        self._opened.callback(self._background.close)
+        self._flusher = Flusher(self._environment.make_driver(self.parameters.sync))
+        self._opened.callback(self._flusher.close)
+        self._ids = RecordIds(catalogue, self._background, self._cannot_reserve)
+        self.append = Appender(self._ids, self._flusher, self.parameters.write_cache_bytes)
+        run = self._environment.random_bits(64)
+        self.transactions = Transactions(self.append, self._flusher, self.prepared_list, run)
+        self.transactions.complete(started.transactions, list(self.journals.values()))
+        self.changes = Changes(
+            self._environment, self.directory, self.parameters, catalogue, self._background, self._flusher,
+            self.journals, self._log,
+        )  # fmt: skip
+
+    def _journals_opened(self, started: Start) -> None:
+        self.recovered_queues = started.queues
+        self.prepared_list = started.prepared_list
+        self.journals: dict[int, QueueJournal] = {queue.queue_id: queue.journal for queue in started.queues}
+        self._opened.callback(self._close_journals)
+
+    def _close_journals(self) -> None:
+        self.end_recovery()
+        for journal in (*self.journals.values(), self.prepared_list):
+            journal.close()
+
+    def _cannot_reserve(self, error: Exception) -> None:
+        self._log(LogLine(Level.CRITICAL, f"no record ids can be reserved: {error}"))
+
+    def _log_mst(self, line: LogLine) -> None:
+        if self.parameters.mst_log:
+            self._log(line)
+
+    # ---- recovery ----
+
+    def messages(self, queue: StartedQueue) -> Iterator[RecoveredMessage]:
+        """The messages of a queue that was found, in its order. To be read before anything is appended to it."""
+        return queue.read(lambda rid: self._delivered.holds(queue.queue_id, rid))
+
+    def end_recovery(self) -> None:
+        """All messages were read that will be: let the readers go."""
+        for queue in self.recovered_queues:
+            queue.close()
+        self.recovered_queues = []
+
+    # ---- at work ----
+
+    def start(self) -> None:
+        """Bring what was appended on its way to the disk."""
+        self._flusher.start()
+
+    def flush(self, journals: Iterable[QueueJournal], done: Done) -> None:
+        """Start, and call `done` when all that was appended to `journals` is on the disk, or cannot be."""
+        self._flusher.when_synced(journals, done)
+        self._flusher.start()
+
+    def purge(self, journal: QueueJournal, rids: Iterable[int], done: Done) -> None:
+        """Remove messages of a queue, and call `done` when that is on the disk."""
+        for rid in rids:
+            self.append.dequeue(journal, rid)
+        self.flush((journal,), done)
+
+    def collect(self, timeout: float | None = 0.0) -> None:
+        """Go on with what the disk has done, and call back.
+
+        Args:
+            timeout: seconds to wait for something to happen, if anything is under way; None for as long as it takes.
+        """
+        self._background.collect()
+        self._flusher.collect(timeout)
+        self._background.collect()
+        self._flusher.start()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `collect` has something to do; -1 where there never is one."""
+        if self._poller is None:
+            descriptors = [each for each in (self._flusher.fileno(), self._background.fileno()) if each >= 0]
+            if not descriptors:
+                return -1
+            self._poller = select.epoll()
+            self._opened.callback(self._poller.close)
+            for descriptor in descriptors:
+                self._poller.register(descriptor, select.EPOLLIN)
+        return self._poller.fileno()
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing is synced any more; None if it is. Single journals may have failed all the same."""
+        return self._flusher.failure
+
+    # ---- closing ----
+
+    def close(self, delivered: Mapping[int, Iterable[int]] | None = None) -> bool:
+        """Finish what is under way, seal every journal, and let the store go.
+
+        Args:
+            delivered: queue id -> record ids of the messages that had been delivered, and come back as redelivered.
+
+        Returns:
+            Whether the store is marked clean. It is not if a journal has failed.
+        """
+        try:
+            self._finish()
+            is_clean = self._seal()
+            if is_clean:
+                write_delivered(self.directory, self.store_id, delivered or {})
+                self.directory.mark(self.store_id, clean=True)
+        except OSError as error:
+            self._log(LogLine(Level.CRITICAL, f"the store cannot be closed cleanly: {error}"))
+            is_clean = False
+        finally:
+            self._opened.close()
+        self._log_mst(log_lines.mst_closed())
+        return is_clean
+
+    def _finish(self) -> None:
+        """Until nothing is under way any more, callbacks of callbacks included."""
+        everything = (*self.journals.values(), self.prepared_list)
+        while True:
+            self._background.wait()
+            self.collect()
+            self._flusher.drain(everything)
+            self.collect()
+            if self._flusher.is_idle and not self._background.is_busy:
+                return
+            everything = (*self.journals.values(), self.prepared_list)
+
+    def _seal(self) -> bool:
+        everything = (*self.journals.values(), self.prepared_list)
+        sealed = [journal.writer.seal() for journal in everything]
+        self._flusher.drain(everything)
+        failed = [journal for journal in everything if journal.writer.failure is not None]
+        for journal in failed:
+            self._log(LogLine(Level.CRITICAL, f"the store is not closed cleanly: {journal.writer.failure}"))
+        return all(sealed) and not failed
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,69 @@
+"""Record ids: one for every record of the whole store, never given out twice.
+
+They are reserved in the catalogue in blocks, on the disk before the first of a block is used; after a restart counting
+goes on from what was reserved. So that nobody waits for the catalogue, the next block is reserved when half of the
+present one is used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from store.background import Background
+from store.catalogue import Catalogue
+
+
+class RecordIds:
+    """The next record ids.
+
+    Args:
+        catalogue: where blocks are reserved.
+        background: where that is done.
+        failed: called if a block cannot be reserved.
+
+    Attributes:
+        next: the next record id.
+        limit: the first one that may not be used without `more`.
+    """
+
+    __slots__ = ("_background", "_catalogue", "_failed", "_is_asked", "_reserved", "limit", "next")
+
+    def __init__(self, catalogue: Catalogue, background: Background, failed: Callable[[Exception], None]) -> None:
+        self._catalogue, self._background, self._failed = catalogue, background, failed
+        block = catalogue.reserve_rids()
+        self.next = max(block.start, 1)  # 0 is no record id
+        self._reserved = block.stop
+        self._is_asked = False
+        self.limit = self._middle()
+
+    def take(self) -> int:
+        """A record id. Raises CatalogueError if there is none left and none can be reserved."""
+        rid = self.next
+        if rid >= self.limit:
+            self.more()
+        self.next = rid + 1
+        return rid
+
+    def more(self) -> None:
+        """The limit is reached: see that there are more."""
+        if self.next < self._reserved:
+            if not self._is_asked:
+                self._is_asked = True
+                self._background.run(self._catalogue.reserve_rids, self._got, self._failed)
+            self.limit = self._reserved
+            return
+        self._background.wait()
+        self._background.collect()
+        if self.next >= self._reserved:
+            self._got(self._catalogue.reserve_rids())
+
+    def _got(self, block: range) -> None:
+        # Ids are contiguous unless somebody else reserved too; then those in between stay unused.
+        if self.next >= self._reserved:
+            self.next = max(self.next, block.start)
+        self._reserved = block.stop
+        self._is_asked = False
+        self.limit = self._middle()
+
+    def _middle(self) -> int:
+        return self.next + (self._reserved - self.next) // 2

@@ -1,0 +1,321 @@
+"""What a store does when it starts: it reads every journal and takes it up again.
+
+The way is that of the formats page, section 10.7: the transaction prepared list first, then each queue's journal,
+resolved through it. What was open and is not in doubt is brought to its end: a transaction that was decided, or local
+and prepared, is committed or aborted in each journal that still has it open, and forgotten in the prepared list when
+that is synced; one that was never prepared is aborted.
+
+A journal that is damaged is built anew from what can be read of it, and the damaged one kept in `quarantine`; or the
+store is refused (option on-damage). What the catalogue does not know is kept in `orphans`; only an empty journal, which
+a crash leaves of a queue that was being made or deleted, is removed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import store.log_lines as log_lines
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.wiring import Queue, decode_queue
+from formats.catalogue import QueueEntry
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from store.catalogue import Catalogue
+from store.contradictions import contradictions
+from store.damage import Damage
+from store.ends import missing_seal
+from store.environment import Environment
+from store.errors import StoreDamagedError
+from store.journal.directory import NotAJournalError, open_journal
+from store.journal.enqueue_map import LIVE
+from store.journal.journal import Journal
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery, Outcome
+from store.journal.resumption import state_of
+from store.journal.storage import create_journal, remove_journal
+from store.log_lines import Level, LogLine
+from store.parameters import OnDamage, StoreParameters
+from store.prepared import PreparedTransaction, prepared_transactions
+from store.queue_journal import TPL_NAME, QueueJournal
+from store.rebuild import rebuild
+from store.store_directory import StoreDirectory
+from store.taking_up import journal_info, take_up
+
+Log = Callable[[LogLine], None]
+
+
+class RecoveredMessage(NamedTuple):
+    """A message that the store kept.
+
+    Attributes:
+        rid: its record id: queue order is the order of these.
+        data: as it was enqueued.
+        state: LIVE; or LOCKED or PENDING, if a transaction in doubt would dequeue or enqueue it.
+        xid: that transaction; None where there is none.
+        redelivered: whether it may have been delivered before.
+    """
+
+    rid: int
+    data: bytes
+    state: int
+    xid: bytes | None
+    redelivered: bool
+
+
+@dataclass(slots=True)
+class StartedQueue:
+    """A queue that was recovered.
+
+    Attributes:
+        queue_id: its number.
+        record: its record.
+        journal: its journal, taken up.
+    """
+
+    queue_id: int
+    record: Queue
+    journal: QueueJournal
+    _reader: Journal
+    _recovery: JournalRecovery
+
+    @property
+    def messages(self) -> int:
+        """Messages that consumers will be offered."""
+        return self._recovery.messages.count(LIVE)
+
+    @property
+    def in_doubt(self) -> int:
+        """Messages that wait for a transaction in doubt."""
+        return len(self._recovery.messages) - self.messages
+
+    def read(self, is_redelivered: Callable[[int], bool]) -> Iterator[RecoveredMessage]:
+        """The messages, by record id. To be read before anything is appended to the journal."""
+        reader = self._reader
+        for rid, place, state, xid in self._recovery.outstanding(reader.format):
+            at, size = reader.data_of_enqueue(place)
+            yield RecoveredMessage(rid, reader.stream.read(at, size), state, xid, is_redelivered(rid))
+
+    def close(self) -> None:
+        """The messages are read: let the reader go."""
+        self._reader.close()
+
+
+class _Walked(NamedTuple):
+    """A journal that was read, and what is wrong with it."""
+
+    journal: Journal
+    recovery: JournalRecovery
+    end: JournalEnd | None
+    damage: list[Damage]
+
+
+class Start:
+    """Takes up the journals of one store.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the store's.
+        catalogue: its catalogue.
+        parameters: the store's options.
+        was_clean: whether it was closed cleanly.
+        log: takes lines for the log.
+
+    Attributes:
+        queues: the queues, by number.
+        prepared_list: the prepared list's journal.
+        transactions: what the prepared list holds.
+        damage: what was found damaged.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        directory: StoreDirectory,
+        catalogue: Catalogue,
+        parameters: StoreParameters,
+        *,
+        was_clean: bool,
+        log: Log,
+    ) -> None:
+        self._environment, self._directory, self._catalogue = environment, directory, catalogue
+        self._disk = environment.disk
+        self._parameters = parameters
+        self._was_clean = was_clean
+        self._log = log
+        self.damage: list[Damage] = []
+        self.prepared_list, self.transactions = self._take_up_prepared_list()
+        outcomes = {transaction.xid: transaction.outcome for transaction in self.transactions}
+        self._set_orphans_aside()
+        self.queues = [self._take_up_queue(entry, outcomes) for entry in list(catalogue.queues())]
+
+    # ---- the prepared list ----
+
+    def _take_up_prepared_list(self) -> tuple[QueueJournal, list[PreparedTransaction]]:
+        path = self._directory.prepared_list
+        walked = self._walk(path, TPL_NAME)
+        if walked is None:
+            what = "there is no transaction prepared list"
+            self._found(Damage(path, None, None, what, "transactions that were in doubt are dropped"))
+            self._make_journal(path, self._tpl_info(self._parameters.tpl_geometry))
+            walked = self._walked_anew(path, TPL_NAME)
+        elif walked.damage:
+            walked = self._rebuild_prepared_list(walked)
+        reader, recovery = walked.journal, walked.recovery
+        two_phase: dict[int, bool] = {}
+        for transaction in recovery.transactions:
+            for operation in transaction:
+                if operation.is_enqueue:
+                    at, size = reader.data_of_enqueue(operation.place)
+                    two_phase[operation.place] = reader.stream.read(at, min(size, 1)) not in (b"", b"\0")
+        prepared = prepared_transactions(recovery.transactions, two_phase)
+        journal = self._taken_up(walked, self._parameters.tpl_page_bytes)
+        reader.close()
+        return journal, prepared
+
+    def _rebuild_prepared_list(self, walked: _Walked) -> _Walked:
+        new = self._directory.prepared_list + ".new"
+        self._rebuild(new, walked, self._tpl_info(walked.journal.files.geometry))
+        self._directory.set_aside(self._directory.prepared_list, "quarantine")
+        self._disk.rename(new, self._directory.prepared_list)
+        self._disk.sync_directory(self._directory.root)
+        return self._walked_anew(self._directory.prepared_list, TPL_NAME)
+
+    # ---- queues ----
+
+    def _take_up_queue(self, entry: QueueEntry, outcomes: dict[bytes, Outcome]) -> StartedQueue:
+        try:
+            record = decode_queue(entry.record)
+        except BrokerRecordError as error:
+            raise StoreDamagedError(f"{self._directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
+        self._log_mst(log_lines.mst_recovery_start(record.name))
+        path = self._directory.journal(entry.journal_id)
+        walked = self._walk(path, record.name)
+        if walked is None:
+            what = f'queue "{record.name}" has no journal'
+            self._found(Damage(path, None, None, what, "its messages are lost"))
+            self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
+            walked = self._walked_anew(path, record.name)
+        elif walked.damage:
+            entry, walked = self._rebuild_queue(entry, record, walked)
+        journal = self._taken_up(walked, self._parameters.page_bytes)
+        walked.recovery.resolve(outcomes)
+        queue = StartedQueue(entry.queue_id, record, journal, walked.journal, walked.recovery)
+        self._log(log_lines.queue_recovered(record.name, queue.messages, queue.in_doubt))
+        self._log_mst(log_lines.mst_recovered(record.name, queue.messages))
+        self._log_mst(log_lines.mst_recovery_complete(record.name))
+        return queue
+
+    def _rebuild_queue(self, entry: QueueEntry, record: Queue, walked: _Walked) -> tuple[QueueEntry, _Walked]:
+        """Build the journal anew, switch over in one batch, and keep the damaged one."""
+        moved = self._catalogue.moved_journal(entry)
+        path = self._directory.journal(moved.journal_id)
+        self._rebuild(path, walked, self._queue_info(moved, record.name, walked.journal.files.geometry))
+        self._disk.sync_directory(posixpath.dirname(path))
+        self._catalogue.replace_queue(moved)
+        self._directory.set_aside(walked.journal.path, "quarantine")
+        return moved, self._walked_anew(path, record.name)
+
+    def _set_orphans_aside(self) -> None:
+        known = {str(entry.journal_id) for entry in self._catalogue.queues()}
+        parent = posixpath.join(self._directory.root, "jrnl")
+        for name in self._disk.names(parent):
+            path = posixpath.join(parent, name)
+            if name in known or not self._disk.is_directory(path):
+                continue
+            if self._is_empty_journal(path):
+                remove_journal(self._disk, path)
+                self._disk.sync_directory(parent)
+                continue
+            target = self._directory.set_aside(path, "orphans")
+            text = f"{path}: a journal that no queue has holds messages; it is kept in {target}"
+            self._log(LogLine(Level.CRITICAL, text))
+
+    def _is_empty_journal(self, path: str) -> bool:
+        if any(self._disk.is_directory(posixpath.join(path, name)) for name in self._disk.names(path)):
+            return False
+        try:
+            walked = self._walk(path, "")
+        except StoreDamagedError:
+            return False
+        if walked is None:
+            return True
+        walked.journal.close()
+        return not walked.damage and not len(walked.recovery.messages) and not len(walked.recovery.transactions)
+
+    # ---- one journal ----
+
+    def _walk(self, path: str, name: str) -> _Walked | None:
+        """Read a journal; None if there is none."""
+        if not self._disk.is_directory(path):
+            return None
+        try:
+            journal = open_journal(self._disk, path, name)
+        except NotAJournalError:
+            return None
+        recovery = JournalRecovery()
+        end = journal.walk(recovery)
+        damage = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
+        if end is not None and not damage and self._was_clean:
+            damage.extend(missing_seal(journal, end))
+        return _Walked(journal, recovery, end, damage)
+
+    def _walked_anew(self, path: str, name: str) -> _Walked:
+        walked = self._walk(path, name)
+        assert walked is not None
+        return walked._replace(damage=[])
+
+    def _taken_up(self, walked: _Walked, page: int) -> QueueJournal:
+        reader = walked.journal
+        assert reader.info is not None
+        state = state_of(reader, walked.recovery, walked.end)
+        journal = take_up(self._environment, reader.path, reader.info, reader.files.geometry, page, state)
+        if not self._was_clean:
+            journal.storage.sync_end(state.position)
+        return journal
+
+    def _make_journal(self, path: str, info: JournalInfo) -> None:
+        create_journal(self._disk, path, info)
+        self._disk.sync_directory(posixpath.dirname(path))
+
+    def _rebuild(self, path: str, walked: _Walked, info: JournalInfo) -> None:
+        """Build what can be read of a damaged journal anew. What an earlier start left of that is removed."""
+        for damage in walked.damage:
+            self._found(damage)
+        if self._disk.is_directory(path):
+            remove_journal(self._disk, path)
+        page = self._parameters.page_bytes
+        rebuild(self._environment, path, info, walked.journal, walked.recovery, page)
+        walked.journal.close()
+
+    def _queue_info(self, entry: QueueEntry, name: str, geometry: Geometry) -> JournalInfo:
+        return journal_info(
+            self._environment,
+            name,
+            geometry,
+            self._parameters.flush_alignment,
+            queue_id=entry.queue_id,
+            incarnation=entry.incarnation,
+            record=entry.record,
+        )
+
+    def _tpl_info(self, geometry: Geometry) -> JournalInfo:
+        alignment = self._parameters.flush_alignment
+        return journal_info(self._environment, TPL_NAME, geometry, alignment, base_name=TPL_BASE_NAME)
+
+    # ---- what is told ----
+
+    def _found(self, damage: Damage) -> None:
+        """Note damage, or refuse the store because of it."""
+        where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
+        text = f"{where}: {damage.what}: {damage.consequence}"
+        if self._parameters.on_damage is OnDamage.REFUSE:
+            raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse: see qstore-check")
+        self.damage.append(damage)
+        self._log(LogLine(Level.CRITICAL, text))
+
+    def _log_mst(self, line: LogLine) -> None:
+        if self._parameters.mst_log:
+            self._log(line)
