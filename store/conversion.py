@@ -12,10 +12,12 @@ The old store is read as qpidd itself would recover it (`offline`), and a whole 
 
 Then the two change places, and the old one is kept:
 
-    1. all of the new store is synced, and its STORE file written    a crash before: rhm.new is removed at the next start
-    2. rhm          is renamed to  rhm.version-1                     a crash before: likewise, since rhm is still there
-    3. rhm.version-1 gets a file CONVERTED that says what it is
-    4. rhm.new      is renamed to  rhm                               a crash before: the next start does that
+    step                                                             a crash before it
+    ---------------------------------------------------------------  --------------------------------------------------
+    1. all of the new store is synced, and its STORE file written    the next start removes rhm.new, and converts again
+    2. rhm is renamed to rhm.version-1                               likewise
+    3. rhm.version-1 gets a file CONVERTED that says what it is      the next start does that, and goes on with step 4
+    4. rhm.new is renamed to rhm                                     the next start does that
 
 Up to step 2 nothing in the old store was touched, and each step is on the disk before the next begins.
 
@@ -27,7 +29,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import posixpath
-from array import array
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -48,17 +49,16 @@ from store.catalogue import Catalogue
 from store.damage import Damage
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
-from store.journal.enqueue_map import LIVE, LOCKED
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery, Outcome
+from store.journal.recovery import Outcome
 from store.journal.storage import remove_journal
+from store.journal_build import JournalBuild, JournalContent, build_journal, described
 from store.key_value import CatalogueError
 from store.layout import UnusableInputError
 from store.log_lines import Level, LogLine, journal_created, printable
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
 from store.parameters import OnDamage, StoreParameters
+from store.queue_copy import QueueCopy
 from store.queue_journal import TPL_NAME
-from store.rebuild import JournalBuild, JournalContent, build_journal, described
 from store.rids import RecordIds
 from store.store_directory import Found, StoreDirectory, remove_tree
 from store.taking_up import journal_info
@@ -68,6 +68,7 @@ Log = Callable[[LogLine], None]
 
 KEPT: Final = "rhm.version-1"
 MARK: Final = "CONVERTED"
+_MOST_TOLD: Final = 200  # lines about damage, and notices; qstore-check tells all
 _DISTRIBUTED: Final = b"\1"  # the data of a prepare record
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MARK_TEXT: Final = """\
@@ -146,7 +147,7 @@ def convert(
         directory.set_converted_aside()
         mark_converted(environment, directory)
     except OSError as error:
-        raise _failure(directory, error) from error
+        raise _failure(directory, error, "start again to have it finished") from error
     directory.finish_new(new, store_id)
     report = conversion.report(kept)
     log(_converted(report))
@@ -169,14 +170,15 @@ def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
     old.replace(MARK, _MARK_TEXT.format(time=f"{time:%Y-%m-%d %H:%M:%S} UTC").encode())
 
 
-def _failure(directory: StoreDirectory, error: OSError) -> StoreError:
-    advice = "make room and start again" if error.errno == errno.ENOSPC else "the old store is as it was"
+def _failure(directory: StoreDirectory, error: OSError, advice: str = "the old store is as it was") -> StoreError:
+    if error.errno == errno.ENOSPC:
+        advice = "make room and start again"
     where = error.filename or directory.path
     return StoreError(f"{where}: the store of version 1 cannot be converted: {error.strerror or error}; {advice}")
 
 
 def _converted(report: ConversionReport) -> LogLine:
-    left_out = f"; {report.damage} damages, see above" if report.damage else ""
+    left_out = f"; {report.damage} damages in the old store, see above and qstore-check" if report.damage else ""
     return LogLine(
         Level.NOTICE,
         f"Store converted: {report.queues} queues, {report.exchanges} exchanges, {report.bindings} bindings, "
@@ -301,16 +303,17 @@ class _Conversion:
             incarnation=1,
             record=record,
         )
-        content, fill, messages = JournalContent(), _nothing, len(queue.recovery.messages) if queue.recovery else 0
-        if queue.journal is not None and queue.recovery is not None:
-            copy = _Copy(queue, queue.journal, queue.recovery, rids, self._found)
-            content, fill = copy.content(), copy.into
-        built = build_journal(self._environment, new.journal(number), info, parameters.page_bytes, content, fill)
+        page = parameters.page_bytes
+        if queue.journal is None or queue.recovery is None:
+            built = build_journal(self._environment, new.journal(number), info, page, JournalContent(), _nothing)
+        else:
+            copy = QueueCopy(queue, queue.journal, queue.recovery, rids, self._found)
+            built = build_journal(self._environment, new.journal(number), info, page, copy.content(), copy.into)
+            self._made["messages"] += copy.messages
         if built.geometry != geometry:
             self._log(_resized(queue.name, described(geometry), described(built.geometry)))
             self._made["resized"] += 1
         self._log(journal_created(queue.name))
-        self._made["messages"] += messages
         catalogue.create_queue(QueueEntry(number, number, 1, record))
 
     # ---- wiring ----
@@ -346,9 +349,9 @@ class _Conversion:
         for damage in source.damage:
             self._found(damage)
         if source.wiring is not None and not source.wiring.complete and not source.wiring.damage:
-            what = "the newest changes may be missing, since they could not be recovered"
+            what = "the newest changes may be missing: Berkeley DB's recovery is needed for them (Debian's db5.3-util)"
             self._found(Damage(self._directory.part("dat"), None, None, what, "what can be read is converted"))
-        for notice in source.notices:
+        for notice in source.notices[:_MOST_TOLD]:
             self._log(LogLine(Level.NOTICE, printable(notice)))
 
     def _damage(self, file: str, what: str) -> Damage:
@@ -364,7 +367,8 @@ class _Conversion:
                 f"see qstore-check {self._directory.path}"
             )
         self._made["damage"] += 1
-        self._log(LogLine(Level.CRITICAL, text))
+        if self._made["damage"] <= _MOST_TOLD:
+            self._log(LogLine(Level.CRITICAL, text))
 
 
 def _nothing(build: JournalBuild) -> None:
@@ -376,60 +380,3 @@ def _resized(name: str, old: str, new: str) -> LogLine:
         Level.WARNING,
         f'Journal "{printable(name)}": its messages need more room in version 2 than its {old}; it is made with {new}',
     )
-
-
-class _Copy:
-    """Copies what recovery keeps of one queue's journal."""
-
-    def __init__(
-        self,
-        queue: RecoveredQueue,
-        journal: Journal,
-        recovery: JournalRecovery,
-        rids: RecordIds,
-        found: Callable[[Damage], None],
-    ) -> None:
-        self._queue, self._journal, self._rids, self._found = queue, journal, rids, found
-        # What stays open are the transactions in doubt.
-        self._enqueued_by = {
-            operation.rid: transaction.xid
-            for transaction in recovery.transactions
-            for operation in transaction
-            if operation.is_enqueue
-        }
-
-    def _enqueuer(self, rid: int, state: int) -> bytes:
-        """The transaction in doubt that would enqueue a message; empty if it is enqueued."""
-        return b"" if state == LIVE else self._enqueued_by.get(rid, b"")
-
-    def content(self) -> JournalContent:
-        """How much there is."""
-        content = JournalContent()
-        xids = set()
-        for rid, place, state, xid in self._queue.outstanding():
-            content.message(self._journal.data_of_enqueue(place)[1], len(self._enqueuer(rid, state)))
-            if state == LOCKED and xid is not None:
-                content.removal(len(xid))
-            xids.add(xid)
-        for xid in xids - {None}:
-            content.transaction(len(xid or b""))
-        return content
-
-    def into(self, build: JournalBuild) -> None:
-        """Copy everything: the messages in order, then what is to remove some of them."""
-        journal = self._journal
-        locked: dict[bytes, array[int]] = {}
-        for rid, place, state, xid in self._queue.outstanding():
-            parts = list(journal.data_chunks(*journal.data_of_enqueue(place)))
-            unreadable = journal.stream.unreadable()
-            for damage in unreadable:
-                self._found(damage._replace(rid=rid, consequence="the message is left out"))
-            if unreadable:
-                continue
-            new = self._rids.take()
-            build.message(new, parts, self._enqueuer(rid, state))
-            if state == LOCKED and xid is not None:
-                locked.setdefault(xid, array("Q")).append(new)
-        for xid, targets in locked.items():
-            for target in targets:
-                build.removal(xid, self._rids.take(), target)

@@ -1,0 +1,290 @@
+"""Builds a journal of version 2 from content that is known: a damaged journal's (`rebuild`), or a queue's of qpidd's.
+
+Nobody waits while a journal is built, so nothing is asynchronous here: records are appended, and whenever some MiB are
+gathered they are written and synced at once. What is in memory is what the writer keeps of each live record, and the
+bodies of one flush. The directory that a journal is built in means nothing to anybody until the builder's caller gives
+it a meaning, so a crash leaves at worst a directory to be removed.
+
+What a journal is to hold is counted before it is built, and a geometry chosen that takes it: by the rules of `space`,
+for the journal as it is when everything is in it and nothing was ever removed. The writer has the last word: where it
+takes less than was computed, which the rules' margins make unlikely, the next larger geometry is tried.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
+from formats.rhm.jinf import JournalInfo
+from store.environment import Environment
+from store.errors import StoreError
+from store.journal.gathering import data_crc, record_blocks
+from store.journal.space import RingSpace
+from store.journal.step import JournalBusyError, JournalError, JournalFullError
+from store.journal.storage import create_journal, remove_journal
+from store.journal.writer_state import new_state
+from store.log_lines import printable
+from store.sizing import MAX_PAGES
+from store.taking_up import take_up
+
+_FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
+_LEAST_FILES: Final = 2  # that a writer can do with
+_BLOCKS_RELOCATED: Final = 8192  # by a flush at most, as in `relocating`
+_MOST_WAITS: Final = 1000  # for room, of one record; each makes a turn of compaction or a part of one
+
+
+class JournalTooSmallError(StoreError):
+    """What a journal is to hold does not fit into it."""
+
+
+# ---- what fits ----
+
+
+@dataclass(slots=True)
+class JournalContent:
+    """What a journal is to hold.
+
+    Attributes:
+        blocks: of all records that are kept.
+        removal_blocks: of the dequeues of open transactions among them.
+        messages: how many messages there are among them.
+        transactions: how many open transactions.
+        outcome_blocks: of the records that will end these.
+        largest: blocks of the longest record.
+    """
+
+    blocks: int = 0
+    removal_blocks: int = 0
+    messages: int = 0
+    transactions: int = 0
+    outcome_blocks: int = 0
+    largest: int = 1
+
+    def message(self, size: int, xid_size: int = 0) -> None:
+        """One more message with `size` bytes of data, enqueued by a transaction if there is an xid."""
+        self.messages += 1
+        self._record(record_blocks(size, xid_size))
+
+    def removal(self, xid_size: int) -> None:
+        """One more dequeue by an open transaction."""
+        self.removal_blocks += record_blocks(0, xid_size)
+        self._record(record_blocks(0, xid_size))
+
+    def transaction(self, xid_size: int) -> None:
+        """One more open transaction."""
+        self.transactions += 1
+        self.outcome_blocks += record_blocks(0, xid_size)
+
+    def _record(self, blocks: int) -> None:
+        self.blocks += blocks
+        self.largest = max(self.largest, blocks)
+
+    def fits(self, geometry: Geometry, alignment: int) -> bool:
+        """Whether a journal with that geometry, whose flushes are padded to `alignment` bytes, takes all of it."""
+        if geometry.files < _LEAST_FILES:
+            return False
+        space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, _BLOCKS_RELOCATED))
+        outcomes = self.outcome_blocks + self.transactions * space.flush
+        if self.blocks + self.messages + outcomes > space.threshold:
+            return False
+        flushes = self.blocks * BLOCK_SIZE // _FLUSH_BYTES + 2
+        free = space.files * space.file - self.blocks - flushes * space.flush
+        return space.drains(free, self.messages, outcomes) or space.compacts(
+            self.blocks, self.largest, self.removal_blocks
+        )
+
+
+def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int) -> Geometry | None:
+    """The geometry nearest to `geometry` into which `content` fits: itself, else more files, else larger ones, too.
+
+    Returns:
+        It has at most 64 files of 32,768 pages; None if even that is too small.
+    """
+    for files in range(max(geometry.files, _LEAST_FILES), MAX_FILES + 1):
+        candidate = Geometry(files, geometry.data_size)
+        if content.fits(candidate, alignment):
+            return candidate
+    sizes = range(geometry.data_size // PAGE_SIZE + 1, MAX_PAGES + 1)
+    found = bisect_left(sizes, True, key=lambda pages: content.fits(Geometry.from_pages(MAX_FILES, pages), alignment))
+    return None if found == len(sizes) else Geometry.from_pages(MAX_FILES, sizes[found])
+
+
+def described(geometry: Geometry) -> str:
+    """A geometry for people: `8 files of 24 pages`, in pages of 64 KiB where the files are whole pages."""
+    pages, rest = divmod(geometry.data_size, PAGE_SIZE)
+    size = f"{geometry.data_size:,} bytes" if rest else "1 page" if pages == 1 else f"{pages:,} pages"
+    return f"{geometry.files} files of {size}"
+
+
+def _larger(geometry: Geometry) -> Geometry | None:
+    """The next step up: a file more, else a page more for each; None if there is none."""
+    if geometry.files < MAX_FILES:
+        return replace(geometry, files=geometry.files + 1)
+    pages = geometry.data_size // PAGE_SIZE + 1
+    return None if pages > MAX_PAGES else Geometry.from_pages(MAX_FILES, pages)
+
+
+# ---- building ----
+
+
+class JournalBuild:
+    """One journal that is built.
+
+    Args:
+        environment: disk, clock and random numbers.
+        directory: the journal's, which is made.
+        info: what the journal is to be.
+        page: bytes of one write.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, environment: Environment, directory: str, info: JournalInfo, page: int) -> None:
+        create_journal(environment.disk, directory, info)
+        self._info = info
+        self._journal = take_up(environment, directory, info, info.geometry, page, new_state())
+        self._writer = self._journal.writer
+
+    def holds(self, rid: int) -> bool:
+        """Whether there is a record with that id."""
+        return rid in self._writer.live
+
+    def message(self, rid: int, parts: Sequence[bytes], xid: bytes = b"") -> None:
+        """A message, enqueued by the open transaction `xid` if there is one.
+
+        Raises:
+            JournalTooSmallError: it does not fit.
+            StoreError: it cannot be written.
+        """
+        size = sum(map(len, parts))
+        if xid:
+            self._append(self._writer.enqueue_in, xid, rid, parts, size, data_crc(parts))
+        else:
+            self._append(self._writer.enqueue, rid, parts, size, data_crc(parts))
+
+    def removal(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> bool:
+        """The dequeue of the message `target` by the open transaction `xid`.
+
+        Args:
+            xid: the transaction.
+            rid: record id of the dequeue.
+            target: that of the message.
+            commit_decision: in the prepared list: the decision is to commit.
+
+        Returns:
+            False, and nothing is done, if there is no such message, or another transaction holds it.
+
+        Raises:
+            JournalTooSmallError: it does not fit.
+            StoreError: it cannot be written.
+        """
+        try:
+            self._writer.check_dequeue(target, xid)
+        except JournalError:
+            return False
+        self._append(lambda: self._writer.dequeue_in(xid, rid, target, commit_decision=commit_decision))
+        return True
+
+    def finish(self, *, seal: bool = False) -> None:
+        """Have all of it on the disk, with or without the seal of a clean close, and let the files go.
+
+        Raises:
+            JournalTooSmallError: the seal does not fit.
+            StoreError: it cannot be written.
+        """
+        if seal and not self._writer.seal():
+            raise self._too_small()
+        self._drain()
+        self.close()
+
+    def close(self) -> None:
+        """Let the files go, whatever is in them. Twice is allowed."""
+        self._journal.close()
+
+    def _append(self, append: Callable[..., None], *arguments: object) -> None:
+        for _ in range(_MOST_WAITS):
+            try:
+                append(*arguments)
+            except JournalBusyError:
+                self._drain()
+            except JournalFullError:
+                raise self._too_small() from None
+            else:
+                break
+        else:
+            raise self._too_small()
+        if self._writer.unsynced >= _FLUSH_BYTES:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Write and sync what is gathered."""
+        journal = self._journal
+        while files := journal.begin():
+            failure = None
+            try:
+                for file in files:
+                    file.sync()
+            except OSError as error:
+                failure = error
+            journal.finish(failure)
+        if self._writer.failure is not None:
+            raise StoreError(str(self._writer.failure))
+
+    def _too_small(self) -> JournalTooSmallError:
+        name, geometry = printable(self._info.queue_name), self._info.geometry
+        return JournalTooSmallError(f'queue "{name}": its messages do not fit into {described(geometry)}')
+
+
+def build_journal(
+    environment: Environment,
+    directory: str,
+    info: JournalInfo,
+    page: int,
+    content: JournalContent,
+    fill: Callable[[JournalBuild], None],
+    *,
+    seal: bool = False,
+) -> JournalInfo:
+    """Build a journal in which everything fits, all of it synced but the directory's own name.
+
+    Args:
+        environment: disk, clock and random numbers.
+        directory: the journal's, which is made.
+        info: what the journal is to be; its geometry is enlarged if the content needs it.
+        page: bytes of one write.
+        content: what it is to hold.
+        fill: writes it; called again, for another geometry, if that turns out to be too small.
+        seal: whether the journal ends as after a clean close.
+
+    Returns:
+        What the journal is.
+
+    Raises:
+        StoreError: it does not fit into the largest journal, or cannot be written.
+        OSError: it cannot be made.
+    """
+    geometry = fitting_geometry(content, info.geometry, info.flush_alignment)
+    while geometry is not None:
+        chosen = replace(info, geometry=geometry)
+        build = JournalBuild(environment, directory, chosen, page)
+        try:
+            fill(build)
+            build.finish(seal=seal)
+        except JournalTooSmallError:
+            geometry = _larger(geometry)
+            build.close()
+            remove_journal(environment.disk, directory)
+        else:
+            return chosen
+        finally:
+            build.close()
+    largest = described(Geometry.from_pages(MAX_FILES, MAX_PAGES))
+    raise StoreError(
+        f'queue "{printable(info.queue_name)}": {content.messages:,} messages of '
+        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal, {largest}: "
+        "have some consumed by the broker that wrote them"
+    )

@@ -1,0 +1,1 @@
+"""Tests with real processes, on a real file system."""
