@@ -87,6 +87,7 @@ class ThreadBackground:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._idle = threading.Condition()
         self._outstanding = 0
+        self._is_signalled = False
         self._thread = threading.Thread(target=self._loop, name="qstore-catalogue", daemon=True)
         self._thread.start()
 
@@ -104,7 +105,10 @@ class ThreadBackground:
 
     def collect(self) -> None:
         """Call `done` or `failed` of all work that is finished."""
-        with contextlib.suppress(BlockingIOError):  # nothing new; what is left is called all the same
+        if not self._is_signalled:
+            return
+        self._is_signalled = False
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
         while self._finished:
             self._finished.popleft()()
@@ -133,6 +137,7 @@ class ThreadBackground:
         while (work := self._work.get()) is not None:
             self._finished.append(work())
             os.eventfd_write(self._event, 1)
+            self._is_signalled = True  # after the event: whoever is woken too early comes again
             with self._idle:
                 self._outstanding -= 1
                 self._idle.notify_all()

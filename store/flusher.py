@@ -7,11 +7,13 @@ flush is on its way, the next one gathers in it: group commit without a timer. N
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from store.queue_journal import Barrier, Done, QueueJournal
 from store.sync.driver import SyncDriver, SyncDriverError
+from store.sync.idle import IdleSync
 
 
 class Flusher:
@@ -19,14 +21,16 @@ class Flusher:
 
     Args:
         driver: who waits for the disk. The flusher closes it.
+        clock: gives nanoseconds.
 
     Attributes:
         dirty: the journals that were appended to since their last flush began, in order. Whoever appends adds.
         failure: why nothing is synced any more: the driver has died; None if it has not.
     """
 
-    def __init__(self, driver: SyncDriver) -> None:
+    def __init__(self, driver: SyncDriver, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._driver = driver
+        self._idle = IdleSync(clock)
         self.dirty: dict[QueueJournal, None] = {}
         self.failure: SyncDriverError | None = None
         self._under_way: dict[int, QueueJournal] = {}
@@ -63,11 +67,23 @@ class Flusher:
 
     # ---- work ----
 
-    def start(self) -> None:
-        """Write, and have synced, what the dirty journals gathered."""
-        self._begin_dirty()
-        if self._under_way and self._driver.fileno() < 0:
+    def start(self, *, is_idle: bool = False) -> None:
+        """Write, and have synced, what the dirty journals gathered. Who waited may be called already.
+
+        Args:
+            is_idle: the caller has nothing else to do. Then what one journal gathered is synced here and now.
+        """
+        if is_idle and not self._under_way and len(self.dirty) == 1 and self._idle.is_quick:
+            self._do_now(self.dirty.popitem()[0])
+        else:
+            self._begin_dirty()
+        if self._due or (self._under_way and self._driver.fileno() < 0):
             self.collect()
+
+    def _do_now(self, journal: QueueJournal) -> None:
+        while files := journal.begin():
+            journal.finish(self._idle.sync(files))
+        self._tell((journal,))
 
     def _begin_dirty(self) -> None:
         journals = list(self.dirty)

@@ -32,9 +32,12 @@ import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from rocksdict import AccessType, DbClosedError, DBRecoveryMode, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+
+_DIRECTORY_MODE: Final = 0o700
+_LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it begins one at every open
 
 
 class CatalogueError(Exception):
@@ -91,6 +94,11 @@ class RocksKeyValue:
             # RocksDB would leave a log and a lock behind in a directory that it finds to be none of its own.
             if not create and not (directory / "CURRENT").is_file():
                 raise CatalogueError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+            if create and not directory.exists():
+                directory.mkdir(
+                    _DIRECTORY_MODE
+                )  # RocksDB's own would be as wide as the umask lets it, as its files are
+                directory.chmod(_DIRECTORY_MODE)
             return cls(Rdict(str(directory), options, access_type=AccessType.read_write()), directory)
         except CatalogueError:
             raise
@@ -198,6 +206,7 @@ def _options(wal_mode: DBRecoveryMode) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(False)
     options.set_paranoid_checks(True)
+    options.set_keep_log_file_num(_LOGS_KEPT)
     options.set_wal_recovery_mode(wal_mode)
     return options
 

@@ -193,14 +193,18 @@ class MessageStore:
 
     # ---- at work ----
 
-    def start(self) -> None:
-        """Bring what was appended on its way to the disk."""
-        self._flusher.start()
+    def start(self, *, is_idle: bool = False) -> None:
+        """Bring what was appended on its way to the disk.
 
-    def flush(self, journals: Iterable[QueueJournal], done: Done) -> None:
+        Args:
+            is_idle: the caller has nothing else to do, so that a small flush may be waited for here and now.
+        """
+        self._flusher.start(is_idle=is_idle)
+
+    def flush(self, journals: Iterable[QueueJournal], done: Done, *, is_idle: bool = False) -> None:
         """Start, and call `done` when all that was appended to `journals` is on the disk, or cannot be."""
         self._flusher.when_synced(journals, done)
-        self._flusher.start()
+        self._flusher.start(is_idle=is_idle)
 
     def purge(self, journal: QueueJournal, rids: Iterable[int], done: Done) -> None:
         """Remove messages of a queue, and call `done` when that is on the disk."""

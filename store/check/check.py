@@ -141,7 +141,7 @@ def _reserved_too_few(store: OfflineStore, with_roles: list[tuple[str, Recovered
     if store.rid_high_water is None or (store.wiring is not None and store.wiring.damage):
         return []  # a damaged catalogue may have lost the reservation too
     highest = max((queue.recovery.highest_rid for _, queue in with_roles if queue.recovery is not None), default=0)
-    if highest < store.rid_high_water:
+    if highest == 0 or highest < store.rid_high_water:  # 0 is no record id: a new store has neither
         return []
     what = f"record id 0x{highest:x} is in use, and only those below 0x{store.rid_high_water:x} are reserved"
     return [Damage(store.layout.catalogue or "", None, highest, what, "new ids go on above the highest in use")]

@@ -14,6 +14,11 @@ Version 2. First flush numbers rise from file to file. Where one flush entered s
 first too, the overwrite indicator tells the laps apart. Where that fits no turn, the one is taken that fits the most
 files.
 
+Version 2: a flush that a crash tore may have entered files in vain. What came before them was lost, and the next life
+went on at a place before them, with higher numbers. Such a file stands behind the newest one; its header is of the same
+lap, with a number between the oldest's and the newest's. Nothing in it is live, or it would not have been entered, so
+it is passed over.
+
 A file whose header and records fit neither is of another lap, put back by mistake; it is left out.
 """
 
@@ -111,12 +116,30 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
     ordered, fitting = _rotated(written, oldest), _fitting(written, oldest)
     if len(fitting) < len(headers):
         ordered, fitting = _most_fitting(written)
+        vain = _entered_in_vain(ordered, fitting)
+        ordered = [file for file in ordered if file not in vain]
     for file in ordered:
         if file.header is not None and file not in fitting:
             what = f"first flush number {file.header.first_flush} is not one between those of the files around it"
             damage.append(Damage(file.path, 8, None, what, "it is not read; what should stand in the file is lost"))
             file.leave_out()
     return ordered
+
+
+def _entered_in_vain(ordered: Sequence[RingFile], fitting: Sequence[RingFile]) -> list[RingFile]:
+    """The files behind the newest one that a torn flush had entered (the module's docstring)."""
+    oldest, newest = fitting[0].header, fitting[-1].header
+    at = ordered.index(fitting[-1])
+    vain: list[RingFile] = []
+    for file in [*ordered[at + 1 :], *ordered[:at]]:
+        header = file.header
+        if header is None or oldest is None or newest is None or file in fitting:
+            break
+        lap = newest.overwrite_indicator ^ (header.file_number < newest.file_number)
+        if header.overwrite_indicator != lap or not oldest.first_flush <= header.first_flush < newest.first_flush:
+            break
+        vain.append(file)
+    return vain
 
 
 def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[RingFile]]:

@@ -7,6 +7,7 @@
 | `thread` | threads of its own |
 | `process` | a helper process of its own: what a broker takes |
 | `helper` | the program that this process runs |
+| `idle` | the broker itself, when it has nothing else to do |
 | `choice` | from an option's value to a driver |
 """
 

@@ -198,8 +198,8 @@ class _History:
             own = [rid for rid in enqueued if rid not in dequeued]
             if own:
                 life.dequeue(self.next_rid(), rng.choice(own), xid)
-        elif xid in life.now.open:
-            (life.commit if chance < 0.92 else life.abort)(self.next_rid(), xid)
+        elif life.now.open:
+            (life.commit if chance < 0.93 else life.abort)(self.next_rid(), rng.choice(list(life.now.open)))
 
     def _close(self, life: JournalLife) -> None:
         """A clean close, and the next start."""

@@ -6,6 +6,7 @@ It writes JSON lines to its standard output, each by one write, so that what was
 The messages are numbered by tokens, which go up with the order in which they are appended; NUMBER is the run's, and
 its tokens begin at NUMBER million. A message's whole content follows from its token.
 
+    started   the program runs, and opens the store now
     opened    what was recovered: queue -> [rid, token or None for wrong content, state, xid, redelivered], in order
     do        an operation comes now: its number, kind, puts and takes as [queue, token], xid, name
     got       what was put has these record ids
@@ -104,7 +105,7 @@ class Child:
         self.queues: dict[str, Held] = {}
         self.branches: dict[bytes, Branch] = {xid: Branch([], []) for xid in self.store.transactions.in_doubt}
         self.exchanges: dict[str, int] = {}
-        self.bindings: list[BindingEntry] = []
+        self.bindings: list[tuple[str, BindingEntry]] = []  # those of this run, with their keys
         self.names = number * 1_000
         self.tell_recovered()
 
@@ -311,8 +312,11 @@ class Child:
         branch, commits = self.branches.pop(xid), self.random.random() < 0.6
         number = self.begin("decide", xid=xid.hex(), commits=commits)
         decide = self.store.transactions.commit_prepared if commits else self.store.transactions.abort_prepared
+        queues = [self.queues[name] for (name, _), _ in (*branch.puts, *branch.takes)]
+        self.occupy(queues, 1)
 
         def decided() -> None:
+            self.occupy(queues, -1)
             self.give_back(branch.puts if commits else branch.takes)
 
         decide(xid, self.done(number, decided))
@@ -342,7 +346,7 @@ class Child:
         name = self.random.choice(idle)
         number = self.begin("delete-queue", name=name)
         journal = self.queues.pop(name).journal
-        self.bindings = [binding for binding in self.bindings if binding.queue_id != journal.queue_id]
+        self.bindings = [each for each in self.bindings if each[1].queue_id != journal.queue_id]
         self.store.changes.delete_queue(journal, self.done(number))
 
     def change_wiring(self) -> None:
@@ -358,12 +362,12 @@ class Child:
 
             self.store.changes.create_exchange(Exchange(name, True, "direct"), made)
         elif self.bindings and self.random.random() < 0.5:
-            binding = self.bindings.pop()
-            self.store.changes.delete_binding(binding, self.done(self.begin("unbind", name=str(binding.sequence))))
+            key, binding = self.bindings.pop()
+            self.store.changes.delete_binding(binding, self.done(self.begin("unbind", name=key)))
         elif self.random.random() < 0.2:
             name = self.random.choice(sorted(self.exchanges))
             exchange_id = self.exchanges.pop(name)
-            self.bindings = [binding for binding in self.bindings if binding.exchange_id != exchange_id]
+            self.bindings = [each for each in self.bindings if each[1].exchange_id != exchange_id]
             self.store.changes.delete_exchange(exchange_id, self.done(self.begin("delete-exchange", name=name)))
         elif self.queues:
             self.bind()
@@ -372,15 +376,19 @@ class Child:
         name = self.random.choice(sorted(self.queues))
         exchange, queue = self.random.choice(sorted(self.exchanges)), self.queues[name]
         self.names += 1
-        number = self.begin("bind", name=f"key-{self.names}", exchange=exchange, queue=name)
+        key = f"key-{self.names}"
+        number = self.begin("bind", name=key, exchange=exchange, queue=name)
+        exchange_id = self.exchanges[exchange]
         self.occupy([queue], 1)
 
         def bound(binding: BindingEntry | None, error: Exception | None) -> None:
             self.occupy([queue], -1)
+            if binding is not None and exchange in self.exchanges:
+                self.bindings.append((key, binding))
             self.done(number)(error)
 
-        record = Binding(queue.journal.queue_id, name, f"key-{self.names}")
-        self.store.changes.create_binding(self.exchanges[exchange], record, bound)
+        record = Binding(queue.journal.queue_id, name, key)
+        self.store.changes.create_binding(exchange_id, record, bound)
 
     # ---- the end ----
 
@@ -398,6 +406,7 @@ def main() -> None:
     """Work until SIGTERM comes, or SIGKILL."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    say(started=os.getpid())
     child = Child(sys.argv[1], int(sys.argv[2]))
     while not asked:
         child.work()

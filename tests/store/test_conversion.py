@@ -1,0 +1,538 @@
+"""Stores of qpidd, those that it left behind and such as tests lay out, converted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pytest
+
+import store.berkeley
+from formats.broker_records.wiring import Binding, Exchange, Link, Queue
+from formats.broker_records.xids import encode_dtx_xid
+from formats.catalogue import RID_BLOCK
+from formats.rhm.geometry import PAGE_SIZE, Geometry
+from formats.rhm.jinf import TPL_BASE_NAME
+from store.berkeley import read_environment
+from store.catalogue import Catalogue
+from store.check.check import check_store
+from store.conversion import KEPT, MARK, convert, mark_converted
+from store.disk import OsDisk
+from store.environment import Environment, tool_environment
+from store.errors import StoreDamagedError, StoreError
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.key_value import RocksKeyValue
+from store.log_lines import Level, LogLine
+from store.offline import open_store
+from store.parameters import OnDamage, StoreParameters
+from store.store_directory import Found, StoreDirectory
+from store.writable_disk import OsWritableDisk, OsWritableFile
+from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
+from tests.support.journal_builder import JournalBuilder
+from tests.support.old_store import OldStore
+
+# Small journals where the old store says nothing: the disk is spared.
+PARAMETERS = StoreParameters(num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
+REFUSE = replace(PARAMETERS, on_damage=OnDamage.REFUSE)
+BRANCH = encode_dtx_xid(9, b"gid", b"bid")
+OTHER_BRANCH = encode_dtx_xid(9, b"gid", b"other")
+LOCAL = bytes(range(24))
+
+
+class Content(NamedTuple):
+    """What a store has, whatever its version: without record ids."""
+
+    queues: dict[str, list[tuple[int, bytes | None, bytes]]]
+    records: dict[int, Any]
+    exchanges: dict[int, Any]
+    bindings: list[Any]
+    general: dict[int, Any]
+    in_doubt: list[tuple[bytes, bool | None, int | None, int | None]]
+
+
+def content_of(path: Path) -> Content:
+    source = open_store(OsDisk(), str(path))
+    try:
+        recovered = source.recover()
+        queues = {}
+        for queue in recovered.queues:
+            messages = []
+            for _, place, state, xid in queue.outstanding():
+                assert queue.journal is not None
+                data = b"".join(queue.journal.data_chunks(*queue.journal.data_of_enqueue(place)))
+                messages.append((state, xid, data))
+            queues[queue.name] = messages
+        wiring = source.wiring
+        in_doubt = [
+            (each.xid, each.two_phase, each.enqueues, each.dequeues)
+            for each in recovered.transactions
+            if each.outcome.value == "in-doubt"
+        ]
+        if wiring is None:
+            return Content(queues, {}, {}, [], {}, in_doubt)
+        records = {number: queue.record for number, queue in wiring.queues.items()}
+        return Content(queues, records, wiring.exchanges, wiring.bindings, wiring.general, in_doubt)
+    finally:
+        source.close()
+
+
+def directory_of(path: Path, environment: Environment | None = None) -> StoreDirectory:
+    return StoreDirectory(environment or tool_environment(), str(path), "0.1.0")
+
+
+def converted(path: Path, parameters: StoreParameters = PARAMETERS, log: Callable[[LogLine], None] = print) -> Any:
+    return convert(tool_environment(), directory_of(path), parameters, log)
+
+
+@pytest.fixture
+def old_store(legacy_store: StoreFixture, copies: CopyOpener) -> Iterator[Path]:
+    with copies(legacy_store.name).copy() as copy:
+        yield copy.path
+
+
+@pytest.fixture
+def old() -> OldStore:
+    """One without wiring: each journal is a queue."""
+    return OldStore()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+# ---- what qpidd left behind ----
+
+
+def test_everything_of_a_store_of_qpidd_is_there(old_store: Path) -> None:
+    before = content_of(old_store)
+    files = snapshot(old_store / "rhm")
+    lines: list[LogLine] = []
+    report = converted(old_store, log=lines.append)
+    assert content_of(old_store / "rhm") == before
+    assert content_of(old_store / KEPT) == before
+    kept = snapshot(old_store / KEPT)
+    assert kept.pop(MARK)
+    assert {name: entry for name, entry in kept.items() if name != "."} == {
+        name: entry for name, entry in files.items() if name != "."
+    }
+    assert report.queues == len(before.queues)
+    assert report.messages == sum(map(len, before.queues.values()))
+    assert (report.exchanges, report.bindings, report.general) == (
+        len(before.exchanges),
+        len(before.bindings),
+        len(before.general),
+    )
+    assert (report.in_doubt, report.damage, report.kept) == (len(before.in_doubt), 0, str(old_store / KEPT))
+    assert {line.level for line in lines} <= {Level.NOTICE, Level.WARNING}
+
+
+def test_the_new_store_is_sound(old_store: Path) -> None:
+    converted(old_store)
+    source = open_store(OsDisk(), str(old_store))
+    check = check_store(OsDisk(), source)
+    source.close()
+    assert check.damage == []
+    assert [line for line in check.notices if "not closed cleanly" not in line and "rhm.version-1" not in line] == [
+        line for line in check.notices if "in doubt" in line
+    ]
+
+
+def test_records_are_the_same_bytes_under_the_same_ids(old_store: Path) -> None:
+    environment = read_environment(OsDisk(), str(old_store / "rhm" / "dat"))
+    converted(old_store)
+    key_value = RocksKeyValue.open(old_store / "rhm" / "catalogue")
+    catalogue = Catalogue(key_value)
+
+    def rows(rows: Any) -> dict[int, bytes]:
+        return {int.from_bytes(key, "little"): value for key, value in rows}
+
+    assert {each.queue_id: each.record for each in catalogue.queues()} == rows(environment.queues)
+    assert {each.exchange_id: each.record for each in catalogue.exchanges()} == rows(environment.exchanges)
+    assert {each.general_id: each.record for each in catalogue.general()} == rows(environment.general)
+    bindings = [(each.exchange_id, each.record) for each in catalogue.bindings()]
+    assert sorted(bindings) == sorted((int.from_bytes(key, "little"), value) for key, value in environment.bindings)
+    assert catalogue.check() == []
+    key_value.close()
+
+
+def test_record_ids_are_reserved(old_store: Path) -> None:
+    converted(old_store)
+    source = open_store(OsDisk(), str(old_store))
+    recovered = source.recover()
+    used = [rid for queue in recovered.queues for rid, *_ in queue.outstanding()]
+    assert len(set(used)) == len(used), "each record has its own"
+    assert min(used, default=1) > 0
+    assert source.rid_high_water is not None
+    assert max(used, default=0) < source.rid_high_water
+    source.close()
+
+
+def test_it_is_done_once(old_store: Path) -> None:
+    converted(old_store)
+    after = snapshot(old_store)
+    with pytest.raises(StoreError, match="no store of version 1"):
+        converted(old_store)
+    directory = directory_of(old_store)
+    directory.settle()
+    assert directory.look() is Found.VERSION_2
+    mark_converted(tool_environment(), directory)
+    assert snapshot(old_store) == after
+
+
+def test_the_kept_store_says_what_it_is(old_store: Path) -> None:
+    converted(old_store)
+    mark = old_store / KEPT / MARK
+    text = mark.read_text()
+    assert "qpidd" in text
+    assert "To go back" in text
+    assert stat.S_IMODE(mark.stat().st_mode) == 0o600
+
+
+def test_one_can_go_back(old_store: Path) -> None:
+    before = content_of(old_store)
+    converted(old_store)
+    (old_store / "rhm").rename(old_store / "elsewhere")
+    (old_store / KEPT).rename(old_store / "rhm")
+    (old_store / "rhm" / MARK).unlink()
+    assert content_of(old_store) == before
+    converted(old_store)
+    assert content_of(old_store) == before
+
+
+def test_new_files_are_private(old_store: Path) -> None:
+    converted(old_store)
+    for path in (old_store / "rhm").rglob("*"):
+        if "catalogue" not in path.parts:
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+# ---- transactions ----
+
+
+def test_transactions_end_as_recovery_ends_them(old: OldStore, path: Path) -> None:
+    orders, bills = old.queue("orders"), old.queue("bills")
+    bills.next_rid = 100
+    kept = orders.enqueue(b"kept").header.rid
+    locked = orders.enqueue(b"locked").header.rid
+    gone = orders.enqueue(b"gone").header.rid
+    free = orders.enqueue(b"free").header.rid
+    orders.dequeue(locked, xid=BRANCH)
+    orders.dequeue(gone, xid=LOCAL)
+    orders.dequeue(free, xid=b"never prepared")
+    orders.dequeue(kept, xid=OTHER_BRANCH)
+    bills.enqueue(b"pending", xid=BRANCH)
+    bills.enqueue(b"committed", xid=LOCAL)
+    bills.enqueue(b"plain")
+    bills.enqueue(b"never", xid=b"never prepared")
+    bills.enqueue(b"aborted", xid=OTHER_BRANCH)
+    old.prepared.enqueue(b"\1", xid=BRANCH)
+    old.prepared.enqueue(b"\0", xid=LOCAL)
+    prepare = old.prepared.enqueue(b"\1", xid=OTHER_BRANCH).header.rid
+    old.prepared.dequeue(prepare, xid=OTHER_BRANCH)
+    report = converted(old.write(path))
+    content = content_of(path)
+    assert content.queues == {
+        "bills": [(PENDING, BRANCH, b"pending"), (LIVE, None, b"committed"), (LIVE, None, b"plain")],
+        "orders": [(LIVE, None, b"kept"), (LOCKED, BRANCH, b"locked"), (LIVE, None, b"free")],
+    }
+    assert content.in_doubt == [(BRANCH, True, 1, 1)]
+    assert report.in_doubt == 1
+
+
+def test_one_transaction_enqueues_and_dequeues_a_message(old: OldStore, path: Path) -> None:
+    orders = old.queue("orders")
+    rid = orders.enqueue(b"passing", xid=BRANCH).header.rid
+    orders.dequeue(rid, xid=BRANCH)
+    old.prepared.enqueue(b"\1", xid=BRANCH)
+    before = content_of(old.write(path))
+    assert before.queues == {"orders": [(LOCKED, BRANCH, b"passing")]}
+    converted(path)
+    assert content_of(path) == before._replace(records=content_of(path).records)
+    assert content_of(path).in_doubt == [(BRANCH, True, 1, 1)]
+
+
+def test_a_branch_in_doubt_that_touched_no_queue(old: OldStore, path: Path) -> None:
+    old.queue("orders").enqueue(b"m")
+    old.prepared.enqueue(b"\1", xid=BRANCH)
+    converted(old.write(path))
+    assert content_of(path).in_doubt == [(BRANCH, True, 0, 0)]
+
+
+def test_many_branches_in_doubt_make_the_prepared_list_larger(old: OldStore, path: Path) -> None:
+    old.prepared = JournalBuilder(1, Geometry(4, 1 << 20), queue_name="TplStore", base_name=TPL_BASE_NAME)
+    old.queue("orders").enqueue(b"m")
+    branches = [encode_dtx_xid(9, b"gid%d" % number, b"bid") for number in range(600)]
+    for branch in branches:
+        old.prepared.enqueue(b"\1", xid=branch)
+    converted(old.write(path))
+    assert [xid for xid, *_ in content_of(path).in_doubt] == branches
+
+
+# ---- order and size ----
+
+
+def test_the_order_is_that_of_the_old_journal(old: OldStore, path: Path) -> None:
+    for rid in (5, 3, 9, 1):
+        old.queue("orders").enqueue(b"m%d" % rid, rid=rid)
+    converted(old.write(path))
+    assert [data for *_, data in content_of(path).queues["orders"]] == [b"m5", b"m3", b"m9", b"m1"]
+
+
+def test_a_message_on_two_queues(old: OldStore, path: Path) -> None:
+    old.queue("a").enqueue(b"shared", rid=7)
+    old.queue("b").enqueue(b"shared", rid=7)
+    converted(old.write(path))
+    assert content_of(path).queues == {"a": [(LIVE, None, b"shared")], "b": [(LIVE, None, b"shared")]}
+
+
+def test_more_messages_than_a_block_of_record_ids(old: OldStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.catalogue.RID_BLOCK", 64)
+    monkeypatch.setattr("formats.catalogue.RID_BLOCK", 64)
+    for number in range(300):
+        old.queue("orders", Geometry(4, 1 << 16)).enqueue(b"%d" % number)
+    converted(old.write(path))
+    source = open_store(OsDisk(), str(path))
+    (queue,) = source.recover().queues
+    rids = [rid for rid, *_ in queue.outstanding()]
+    assert len(rids) == 300
+    assert source.rid_high_water is not None
+    assert max(rids) < source.rid_high_water
+    source.close()
+    assert RID_BLOCK > 300
+
+
+def test_the_geometry_is_kept_where_it_fits(old: OldStore, path: Path) -> None:
+    old.queue("orders", Geometry(5, 2 * PAGE_SIZE)).enqueue(b"m")
+    lines: list[LogLine] = []
+    report = converted(old.write(path), log=lines.append)
+    source = open_store(OsDisk(), str(path))
+    (journal,) = source.journals
+    assert journal.files.geometry == Geometry(5, 2 * PAGE_SIZE)
+    source.close()
+    assert report.resized == 0
+    assert not any("more room" in line.text for line in lines)
+
+
+def test_a_journal_gets_more_files_where_it_does_not(old: OldStore, path: Path) -> None:
+    geometry = Geometry(4, PAGE_SIZE)
+    orders = old.queue("orders", geometry)
+    while orders.position < geometry.capacity * 79 // 100:
+        orders.enqueue(b"")  # one block in version 1 and in version 2, where its dequeue is reserved too
+    before = content_of(old.write(path))
+    lines: list[LogLine] = []
+    report = converted(path, log=lines.append)
+    source = open_store(OsDisk(), str(path))
+    (journal,) = source.journals
+    assert journal.files.geometry.data_size == PAGE_SIZE
+    assert journal.files.geometry.files > 7
+    source.close()
+    assert content_of(path).queues == before.queues
+    assert report.resized == 1
+    (line,) = [line for line in lines if "more room" in line.text]
+    assert line.level is Level.WARNING
+    assert line.text.startswith('Journal "orders": ')
+    assert "4 files of 1 page;" in line.text
+
+
+def test_a_large_message(old: OldStore, path: Path) -> None:
+    body = os.urandom(3 << 20)
+    orders = old.queue("orders", Geometry(4, 1 << 20))
+    orders.enqueue(b"before")
+    orders.enqueue(body)
+    converted(old.write(path))
+    assert [data for *_, data in content_of(path).queues["orders"]] == [b"before", body]
+
+
+# ---- what is wrong ----
+
+
+def spoil(old: OldStore, path: Path) -> None:
+    """A store of which one record's header is lost, with whole ones behind it."""
+    orders = old.queue("orders")
+    orders.enqueue(b"first")
+    lost = orders.enqueue(b"lost")
+    orders.enqueue(b"third")
+    old.queue("bills").enqueue(b"bill")
+    old.write(path)
+    (file,) = (path / "rhm" / "jrnl").glob("*/orders/JournalData.0000.jdat")
+    content = bytearray(file.read_bytes())
+    content[lost.offset : lost.offset + 4] = b"XXXX"
+    file.write_bytes(content)
+
+
+def test_damage_is_told_and_the_rest_converted(old: OldStore, path: Path) -> None:
+    spoil(old, path)
+    before = content_of(path)
+    assert [data for *_, data in before.queues["orders"]] == [b"first", b"third"]
+    lines: list[LogLine] = []
+    report = converted(path, log=lines.append)
+    assert content_of(path).queues == before.queues
+    critical = [line.text for line in lines if line.level is Level.CRITICAL]
+    assert len(critical) == report.damage > 0
+    assert "JournalData.0000.jdat at 0x" in critical[0]
+    assert f"{report.damage} damages" in lines[-1].text
+
+
+def test_damage_is_refused_if_asked(old: OldStore, path: Path) -> None:
+    spoil(old, path)
+    before = snapshot(path)
+    with pytest.raises(
+        StoreDamagedError, match=r"JournalData\.0000\.jdat at 0x.*on-damage is refuse: see qstore-check"
+    ):
+        converted(path, REFUSE)
+    assert snapshot(path) == before
+
+
+def test_a_sound_store_is_not_refused(old_store: Path) -> None:
+    before = content_of(old_store)
+    converted(old_store, REFUSE)
+    assert content_of(old_store) == before
+
+
+def test_wiring_that_could_not_be_recovered_is_damage(copies: CopyOpener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.berkeley, "find_recovery_program", lambda: None)
+    with copies("legacy-b-crash1").copy() as copy:
+        with pytest.raises(StoreDamagedError, match="newest changes may be missing"):
+            converted(copy.path, REFUSE)
+        lines: list[LogLine] = []
+        converted(copy.path, log=lines.append)
+        assert any(line.level is Level.CRITICAL and "db5.3-util" in line.text for line in lines)
+
+
+def test_a_queue_without_a_journal_gets_an_empty_one(copies: CopyOpener) -> None:
+    with copies("legacy-a-clean").copy() as copy:
+        before = content_of(copy.path)
+        name = next(name for name, messages in before.queues.items() if messages)
+        (lost,) = (copy.path / "rhm" / "jrnl").glob(f"*/{name}")
+        lost.rename(copy.path / "lost")
+        report = converted(copy.path)
+        after = content_of(copy.path)
+        assert after.records == before.records
+        assert after.queues == {**before.queues, name: []}
+        assert report.damage == 1
+
+
+def test_a_journal_that_the_catalogue_does_not_know_is_left_out(copies: CopyOpener) -> None:
+    with copies("legacy-a-clean").copy() as copy:
+        before = content_of(copy.path)
+        stray = JournalBuilder(1, Geometry(4, 4096), queue_name="stray")
+        stray.enqueue(b"m")
+        stray.flush()
+        stray.write_to(copy.path / "rhm" / "jrnl" / "0000" / "stray")
+        lines: list[LogLine] = []
+        report = converted(copy.path, log=lines.append)
+        assert content_of(copy.path) == before
+        assert report.damage == 1
+        assert any('"stray", which the catalogue does not know, holds 1 message' in line.text for line in lines)
+
+
+def test_wiring_is_kept_and_passwords_are_not_logged(old: OldStore, path: Path) -> None:
+    old.queue("orders").enqueue(b"m")
+    old.queues[3] = Queue("orders")
+    old.exchanges[5] = Exchange("dead", True, "fanout")
+    old.bindings = [(5, Binding(3, "orders", "b")), (5, Binding(3, "orders", "a")), (6, Binding(3, "orders", "stale"))]
+    old.general[8] = Link("link.v2", "l", "host", 5672, "tcp", True, "PLAIN", "user", "secret")
+    before = content_of(old.write(path))
+    assert len(before.bindings) == 2
+    lines: list[LogLine] = []
+    report = converted(path, log=lines.append)
+    after = content_of(path)
+    assert after == before
+    assert after.general == old.general
+    assert "secret" not in " ".join(line.text for line in lines) + repr(report)
+    assert any("stale binding" in line.text for line in lines)
+
+
+@pytest.mark.parametrize("spoiled", ["queue", "exchange", "general"])
+def test_a_record_that_cannot_be_read_is_told_and_left_out(old: OldStore, path: Path, spoiled: str) -> None:
+    old.queue("orders").enqueue(b"m")
+    old.queues[3] = Queue("orders")
+    if spoiled == "queue":
+        old.queues[0] = Queue("zero")
+    elif spoiled == "exchange":
+        old.exchanges[0] = Exchange("zero", True, "fanout")
+        old.bindings = [(0, Binding(3, "orders", "b"))]
+    else:
+        old.general[0] = Link("link.v2", "zero", "host", 5672, "tcp", True, "PLAIN", "user", "secret")
+    lines: list[LogLine] = []
+    converted(old.write(path), log=lines.append)
+    after = content_of(path)
+    assert list(after.records) == [3]
+    assert (after.exchanges, after.bindings, after.general) == ({}, [], {})
+    (line,) = [line.text for line in lines if "id 0" in line.text]
+    assert "secret" not in line
+
+
+def test_two_queues_of_one_name(old: OldStore, path: Path) -> None:
+    old.queue("orders").enqueue(b"m")
+    old.queues = {3: Queue("orders"), 4: Queue("orders")}
+    old.exchanges[5] = Exchange("dead", True, "fanout")
+    old.bindings = [(5, Binding(4, "orders", "b"))]
+    lines: list[LogLine] = []
+    converted(old.write(path), log=lines.append)
+    after = content_of(path)
+    assert after.queues == {"orders": [(LIVE, None, b"m")]}
+    assert (list(after.records), after.bindings) == ([3], [])
+    assert any("is there twice" in line.text for line in lines)
+
+
+def test_a_converted_store_that_is_there_already_is_not_overwritten(old: OldStore, path: Path) -> None:
+    old.queue("orders").enqueue(b"m")
+    old.write(path)
+    (path / KEPT).mkdir()
+    before = snapshot(path)
+    with pytest.raises(StoreError, match=r"rhm\.version-1: there is a converted store already"):
+        converted(path)
+    assert snapshot(path) == before
+
+
+def test_where_nothing_is(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store of version 1"):
+        converted(tmp_path)
+
+
+def test_a_store_that_does_not_fit_is_refused(old: OldStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = old.queue("orders", Geometry(4, 1 << 16))
+    orders.enqueue_many(1000, b"x" * 80)
+    old.write(path)
+    before = snapshot(path / "rhm")
+    monkeypatch.setattr("store.journal_build.MAX_FILES", 4)
+    monkeypatch.setattr("store.journal_build.MAX_PAGES", 1)
+    expected = r'queue "orders": 1,000 messages of 128,000 bytes do not fit into the largest journal, 4 files of 1 page'
+    with pytest.raises(StoreError, match=expected):
+        converted(path)
+    assert snapshot(path / "rhm") == before
+    assert sorted(os.listdir(path)) == ["rhm"]
+
+
+def test_a_full_disk_leaves_the_old_store_alone(old: OldStore, path: Path) -> None:
+    old.queue("orders").enqueue(b"m")
+    old.write(path)
+    before = content_of(path)
+
+    class FullDisk(OsWritableDisk):
+        def create(self, path: str, size: int) -> OsWritableFile:
+            if "/jrnl/" in path:
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            return super().create(path, size)
+
+    environment = replace(tool_environment(), disk=FullDisk())
+    with pytest.raises(StoreError, match="No space left on device; make room and start again"):
+        convert(environment, directory_of(path, environment), PARAMETERS, print)
+    assert sorted(os.listdir(path)) == ["rhm"]
+    assert content_of(path) == before
+
+
+def test_the_new_store_is_nobody_elses(old: OldStore, path: Path) -> None:
+    old.queue("orders").enqueue(b"m")
+    converted(old.write(path))
+    mark = directory_of(path).read_mark()
+    assert mark.store_id != UUID(int=0)
+    assert not mark.clean_close, "what was delivered before is not known"

@@ -1,0 +1,90 @@
+"""The figures that management shows: every one that the schema has, and what they count."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from formats.broker_records.wiring import Queue
+from formats.rhm.geometry import Geometry
+from store.environment import tool_environment
+from store.figures import JournalFigures, StoreFigures, journal_figures, store_figures
+from store.journal.gathering import data_crc
+from store.log_lines import LogLine
+from store.message_store import MessageStore
+from store.parameters import StoreParameters
+from store.queue_journal import QueueJournal
+from store.transactions import Dequeue, Enqueue
+
+#: The schema's properties and statistics, but for references to objects and what it calls deprecated or not wired up.
+STORE: Final = (
+    "location defaultInitialFileCount defaultDataFileSize tplIsInitialized tplDirectory tplWritePageSize tplWritePages "
+    "tplInitialFileCount tplDataFileSize tplCurrentFileCount tplTransactionDepth tplTxnPrepares tplTxnCommits "
+    "tplTxnAborts tplOutstandingAIOs"
+)
+JOURNAL: Final = (
+    "name directory baseFileName writePageSize writePages readPageSize readPages initialFileCount autoExpand "
+    "currentFileCount maxFileCount dataFileSize recordDepth enqueues dequeues txn txnEnqueues txnDequeues txnCommits "
+    "txnAborts outstandingAIOs"
+)
+MESSAGE: Final = (b"a message",)
+
+
+def ignore(_: LogLine) -> None:
+    """Log lines are tested elsewhere."""
+
+
+def spelled(name: str) -> str:
+    return re.sub(r"([A-Z]+)", lambda found: "_" + found[1].lower(), name.replace("AIOs", "Aios"))
+
+
+@pytest.mark.parametrize(("figures", "names"), [(StoreFigures, STORE), (JournalFigures, JOURNAL)])
+def test_every_name_of_the_schema_is_there(figures: type[StoreFigures | JournalFigures], names: str) -> None:
+    assert [spelled(name) for name in names.split()] == list(figures._fields)
+
+
+def queue(store: MessageStore, name: str) -> QueueJournal:
+    made: list[QueueJournal | None] = []
+    store.changes.create_queue(Queue(name), Geometry.from_pages(4, 1), lambda journal, error: made.append(journal))
+    store.collect()
+    assert made[0] is not None
+    return made[0]
+
+
+def test_what_they_count(tmp_path: Path) -> None:
+    parameters = StoreParameters()
+    with MessageStore(tool_environment(), str(tmp_path / "s"), parameters, "0.1.0", log=ignore) as store:
+        one, other = queue(store, "one"), queue(store, "other")
+        assert not store_figures(store).tpl_is_initialized
+        size, crc = len(MESSAGE[0]), data_crc(MESSAGE)
+        first, second, third = (store.append.enqueue(one, MESSAGE, size, crc) for _ in range(3))
+        store.append.dequeue(one, first)
+        errors: list[Exception | None] = []
+        store.transactions.commit([Enqueue(other, MESSAGE, size, crc)], [Dequeue(one, second)], errors.append)
+        store.start()
+        store.transactions.prepare(b"x", [], [Dequeue(one, third)], errors.append)
+        store.start()
+        store.collect()
+        assert errors == [None, None]
+
+        found = journal_figures(store, one)
+        assert (found.name, found.directory, found.base_file_name) == ("one", one.directory, "JournalData")
+        assert (found.initial_file_count, found.data_file_size) == (4, 65536)
+        assert (found.record_depth, found.enqueues, found.dequeues) == (1, 3, 3)
+        assert (found.txn, found.txn_enqueues, found.txn_dequeues) == (1, 0, 2)
+        assert (found.txn_commits, found.txn_aborts, found.outstanding_aios) == (1, 0, 0)
+        assert journal_figures(store, other).txn_enqueues == journal_figures(store, other).record_depth == 1
+
+        whole = store_figures(store)
+        assert whole.tpl_is_initialized
+        assert (whole.default_initial_file_count, whole.default_data_file_size) == (8, 24)
+        assert (whole.tpl_transaction_depth, whole.tpl_txn_prepares) == (1, 2)
+        assert (whole.tpl_txn_commits, whole.tpl_txn_aborts) == (1, 0)
+        store.transactions.abort_prepared(b"x", errors.append)
+        store.start()
+        store.collect()
+        assert store_figures(store)[-5:] == (0, 2, 1, 1, 0)
+        assert journal_figures(store, one).txn_aborts == 1
