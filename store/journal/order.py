@@ -106,7 +106,7 @@ def _rotated(written: Sequence[RingFile], turn: int) -> list[RingFile]:
 
 def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
     """Version 2: the files that were written, that with the lowest first flush number first."""
-    written = _written(files)
+    written = _without_vain(_written(files))
     headers = [(place, file.header) for place, file in enumerate(written) if file.header is not None]
     if not headers:
         return written
@@ -116,8 +116,6 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
     ordered, fitting = _rotated(written, oldest), _fitting(written, oldest)
     if len(fitting) < len(headers):
         ordered, fitting = _most_fitting(written)
-        vain = _entered_in_vain(ordered, fitting)
-        ordered = [file for file in ordered if file not in vain]
     for file in ordered:
         if file.header is not None and file not in fitting:
             what = f"first flush number {file.header.first_flush} is not one between those of the files around it"
@@ -126,20 +124,28 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
     return ordered
 
 
-def _entered_in_vain(ordered: Sequence[RingFile], fitting: Sequence[RingFile]) -> list[RingFile]:
-    """The files behind the newest one that a torn flush had entered (the module's docstring)."""
-    oldest, newest = fitting[0].header, fitting[-1].header
-    at = ordered.index(fitting[-1])
+def _without_vain(written: list[RingFile]) -> list[RingFile]:
+    """Without the files behind the newest one that a torn flush had entered (the module's docstring)."""
+    numbers = [-1 if file.header is None else file.header.first_flush for file in written]
+    highest = max(numbers, default=-1)
+    # Of files that one flush entered, the last: the one before a file that it did not enter.
+    ends = [at for at, number in enumerate(numbers) if number == highest > numbers[(at + 1) % len(numbers)]]
+    if len(ends) != 1:
+        return written
+    newest = written[ends[0]].header
     vain: list[RingFile] = []
-    for file in [*ordered[at + 1 :], *ordered[:at]]:
+    for file in [*written[ends[0] + 1 :], *written[: ends[0]]]:
         header = file.header
-        if header is None or oldest is None or newest is None or file in fitting:
+        if newest is None or header is None:
             break
         lap = newest.overwrite_indicator ^ (header.file_number < newest.file_number)
-        if header.overwrite_indicator != lap or not oldest.first_flush <= header.first_flush < newest.first_flush:
+        if header.overwrite_indicator != lap:
             break
         vain.append(file)
-    return vain
+    rest = [file for file in written if file not in vain]
+    oldest = min(file.header.first_flush for file in rest if file.header is not None) if vain else 0
+    is_between = all(file.header is not None and oldest <= file.header.first_flush < highest for file in vain)
+    return rest if is_between else written
 
 
 def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[RingFile]]:

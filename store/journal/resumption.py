@@ -7,7 +7,7 @@ laps. Which lap it is does not matter beyond the overwrite indicator, which tell
 from __future__ import annotations
 
 from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, RecordHeader, decode_header
+from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, RecordHeader, decode_header
 from store.journal.journal import Journal
 from store.journal.order import RingFile
 from store.journal.reader import JournalEnd
@@ -39,17 +39,16 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     first, salts = _laps(files, journal.files.geometry.files)
     base = first * file_blocks
 
-    kept: list[tuple[int, int, int]] = []  # place, record id, blocks
-    for rid, place, _ in recovery.messages.in_place_order():
-        kept.append((place, rid, _header(journal, place).size // BLOCK_SIZE))
-    known = {rid for _, rid, _ in kept}
+    # Place, record id, blocks. Of a message only its size is read: there may be very many.
+    kept = [(place, rid, _blocks(journal, place)) for rid, place, _ in recovery.messages.in_place_order()]
+    known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
     transactions: dict[bytes, OpenTransaction] = {}
     holders: dict[int, OpenTransaction] = {}
     for transaction in recovery.transactions:
         opened = transactions[transaction.xid] = OpenTransaction(transaction.xid)
         for operation in transaction:
             if operation.is_enqueue:
-                kept.append((operation.place, operation.rid, _header(journal, operation.place).size // BLOCK_SIZE))
+                kept.append((operation.place, operation.rid, _blocks(journal, operation.place)))
                 known.add(operation.rid)
                 opened.enqueues[operation.rid] = None
         for operation in transaction:
@@ -84,6 +83,12 @@ def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:
         salts[first + position] = file.header.salt
     assert first is not None
     return first, salts
+
+
+def _blocks(journal: Journal, place: int) -> int:
+    """Blocks of the enqueue record at `place`."""
+    data, size = journal.data_of_enqueue(place)
+    return (data - place + size + TAIL_SIZE + BLOCK_SIZE - 1) // BLOCK_SIZE
 
 
 def _header(journal: Journal, place: int) -> RecordHeader:

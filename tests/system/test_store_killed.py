@@ -135,18 +135,18 @@ def wiring_of(recovered: RecoveredStore) -> set[str]:
     return {each.name for each in wiring.exchanges.values()} | {each.record.key for each in wiring.bindings}
 
 
-def check(path: Path, *, deleting: bool) -> None:
+def check(path: Path, *, changing: bool) -> None:
     """`qstore-check --paranoid` finds nothing that a crash does not explain.
 
     Args:
         path: the store directory.
-        deleting: whether a queue was being deleted, which may leave its journal behind, or some files of it.
+        changing: whether a queue may have been being made or deleted: some files of its journal may be there.
     """
     store = open_store(OsDisk(), str(path))
     try:
         found = check_store(OsDisk(), store, paranoid=True)
         orphans = [each.journal.path for each in found.journals if each.role == ORPHAN and each.journal is not None]
-        damage = [each for each in found.damage if not (deleting and each.file.startswith(tuple(orphans)))]
+        damage = [each for each in found.damage if not (changing and each.file.startswith(tuple(orphans)))]
         assert damage == []
     finally:
         store.close()
@@ -161,7 +161,7 @@ class Story:
         self.found: Found | None = None
         self.was_clean = False
         self.delivered: set[tuple[str, int]] = set()
-        self.deleting = False  # since the store was last opened: its journal may still be there
+        self.changing = False  # whether queues were made or deleted since the store was last opened
         self.opened = 0
 
     def add(self, run: Run) -> None:
@@ -169,8 +169,8 @@ class Story:
         for line in run.lines:
             if "opened" in line:
                 self.check_opened(line)
-                self.deleting = False
-            self.deleting |= line.get("kind") == "delete-queue"
+                self.changing = False
+            self.changing |= line.get("kind") in ("create-queue", "delete-queue")
             self.ledger.hear(line)
         assert [pid for pid in run.children if not gone(pid)] == []
         if not (self.path / "rhm").exists():
@@ -179,7 +179,7 @@ class Story:
         found, self.was_clean = look(self.path)
         self.ledger.settle(found)
         self.found = found
-        check(self.path, deleting=self.deleting)
+        check(self.path, changing=self.changing)
         assert not (self.path / "rhm" / "quarantine").exists()
         closing = next((line["closing"] for line in run.lines if "closing" in line), None)
         if closing is not None:
