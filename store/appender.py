@@ -12,6 +12,7 @@ for while it copies old records forward.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from store.flusher import Flusher
@@ -52,7 +53,7 @@ class Appender:
             Its record id.
 
         Raises:
-            JournalFullError, JournalFailedError: nothing was appended.
+            JournalFullError, JournalFailedError: nothing was appended. CatalogueError: likewise; no ids are left.
         """
         ids = self._ids
         rid = ids.next
@@ -73,9 +74,17 @@ class Appender:
 
     def enqueue_all(self, journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
         """Append a message to several queues, or to none of them. Otherwise as `enqueue`."""
+        self.admit_all([(journal, partial(journal.writer.admit_enqueue, size)) for journal in journals])
+        rids = [self._ids.take() for _ in journals]
+        for journal, rid in zip(journals, rids, strict=True):
+            journal.writer.enqueue(rid, parts, size, crc)
+            self._dirty[journal] = None
+            journal.enqueues += 1
+            journal.gathered += size
         for journal in journals:
-            self.with_room(journal, lambda journal=journal: journal.writer.admit_enqueue(size))  # type: ignore[misc]
-        return [self.enqueue(journal, parts, size, crc) for journal in journals]
+            if journal.gathered > self._bound:
+                self._hold_back(journal)
+        return rids
 
     def dequeue(self, journal: QueueJournal, target: int) -> None:
         """Append the removal of a message.
@@ -118,6 +127,22 @@ class Appender:
             except JournalBusyError:
                 self._flusher.drain((journal,))
         raise JournalFullError(f'queue "{journal.name}": making room came to no end')
+
+    def admit_all(self, admissions: Sequence[tuple[QueueJournal, Callable[[], None]]]) -> None:
+        """Do each of the checks, so that all of them hold at one moment. Raises what they raise.
+
+        A journal that is waited for goes on with what it has to do, and so do the others; then each is asked again.
+        """
+        for _ in range(_MOST_TURNS):
+            for journal, admit in admissions:
+                try:
+                    admit()
+                except JournalBusyError:
+                    self._flusher.drain((journal,))
+                    break
+            else:
+                return
+        raise JournalFullError(f'queue "{admissions[0][0].name}": making room came to no end')
 
     def _hold_back(self, journal: QueueJournal) -> None:
         if journal.writer.unsynced > self._bound:

@@ -105,12 +105,11 @@ class ThreadBackground:
 
     def collect(self) -> None:
         """Call `done` or `failed` of all work that is finished."""
-        if not self._is_signalled:
-            return
-        self._is_signalled = False
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._event)
-        while self._finished:
+        if self._is_signalled:
+            self._is_signalled = False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._event)
+        while self._finished:  # also what is left where somebody who was called has raised
             self._finished.popleft()()
 
     @property

@@ -188,6 +188,10 @@ class Catalogue:
     def _found(self, key: str, what: str) -> None:
         self._damage[CatalogueDamage(key, what)] = None
 
+    def checkpoint(self, directory: str) -> None:
+        """Copy the map, as it is, into a new directory."""
+        self._key_value.checkpoint(directory)
+
     # Writing ---------------------------------------------------------------------------------------------------
 
     def take_id(self, kind: Kind) -> int:

@@ -5,7 +5,7 @@ were asked for; whoever asked is called back with what was made, or with the err
 
     create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
     delete_queue    what is under way is finished; the batch (the queue and its bindings) is the commit point; then the
-                    journal's directory goes
+                    journal's directory goes, if no snapshot holds it
     all others      the batch alone
 """
 
@@ -38,10 +38,11 @@ from store.catalogue import Catalogue
 from store.environment import Environment
 from store.errors import StoreError
 from store.flusher import Flusher
+from store.held_directories import HeldDirectories
 from store.journal.storage import create_journal, remove_journal
 from store.journal.writer_state import new_state
 from store.key_value import CatalogueError
-from store.log_lines import Level, LogLine
+from store.log_lines import LogLine
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal
 from store.store_directory import StoreDirectory
@@ -65,6 +66,9 @@ class Changes:
         flusher: what journals are flushed by.
         journals: queue id -> journal; kept up to date here.
         log: takes lines for the log.
+
+    Attributes:
+        held: removes the directories of deleted queues.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Changes:
         self._environment, self._directory, self._parameters = environment, directory, parameters
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
         self._journals, self._log = journals, log
+        self.held = HeldDirectories(environment.disk, log)
 
     # ---- queues ----
 
@@ -123,17 +128,12 @@ class Changes:
 
         def work() -> None:
             self._catalogue.delete_queue(journal.queue_id)
-            try:
-                remove_journal(self._environment.disk, journal.directory)
-                self._environment.disk.sync_directory(posixpath.dirname(journal.directory))
-            except OSError as error:
-                text = f"{journal.directory}: the journal of a deleted queue cannot be removed: {error.strerror}"
-                self._log(LogLine(Level.WARNING, text))
+            self.held.remove(journal.directory)
 
         def deleted(_: None) -> None:
             self._journals.pop(journal.queue_id, None)
-            self._flusher.dirty.pop(journal, None)
-            journal.close()
+            journal.delete()
+            self._flusher.forget(journal)
             done(None, None)
 
         def finished(_: Exception | None) -> None:

@@ -68,6 +68,7 @@ Log = Callable[[LogLine], None]
 
 KEPT: Final = "rhm.version-1"
 MARK: Final = "CONVERTED"
+_NEW: Final = "rhm.new"
 _MOST_TOLD: Final = 200  # lines about damage, and notices; qstore-check tells all
 _DISTRIBUTED: Final = b"\1"  # the data of a prepare record
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -157,12 +158,19 @@ def convert(
 def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
     """Say in the old store what it is, unless that was done: a crash may have come before it.
 
+    Every start does this before it settles the directory, since the kept store's new name may not be durable yet.
+
     Raises:
         OSError: the disk does not do it.
     """
     disk = environment.disk
     kept = directory.below(KEPT)
-    if not disk.is_directory(kept) or disk.is_file(posixpath.join(kept, MARK)):
+    is_marked = disk.is_file(posixpath.join(kept, MARK))
+    if not disk.is_directory(kept) or (is_marked and not disk.is_directory(directory.below(_NEW))):
+        return
+    disk.sync_directory(directory.path)  # or the mark might be found in a store that has its old name again
+    if is_marked:
+        disk.sync_directory(kept)
         return
     time = _EPOCH + timedelta(seconds=environment.clock() // 1_000_000_000)
     old = StoreDirectory(environment, directory.path, "")
@@ -307,7 +315,7 @@ class _Conversion:
         if queue.journal is None or queue.recovery is None:
             built = build_journal(self._environment, new.journal(number), info, page, JournalContent(), _nothing)
         else:
-            copy = QueueCopy(queue, queue.journal, queue.recovery, rids, self._found)
+            copy = QueueCopy(self._disk, queue, queue.journal, queue.recovery, rids, self._found)
             built = build_journal(self._environment, new.journal(number), info, page, copy.content(), copy.into)
             self._made["messages"] += copy.messages
         if built.geometry != geometry:

@@ -128,7 +128,9 @@ class Flusher:
         try:
             while self._under_way and (completions := self._driver.completed(timeout)):
                 for ticket, error in completions:
-                    journal = self._under_way.pop(ticket)
+                    journal = self._under_way.pop(ticket, None)
+                    if journal is None:
+                        continue  # the driver died when the journal of one before it went on
                     journal.finish(error)
                     self._tell((journal,))
                     self._begin(journal)
@@ -157,7 +159,7 @@ class Flusher:
         chosen = list(journals)
         self.dirty.update(dict.fromkeys(chosen))
         self._begin_dirty()
-        while any(journal.writer.failure is None and journal.writer.is_dirty for journal in chosen):
+        while not all(journal.is_settled for journal in chosen):
             self._advance(None)
             self.dirty.update(dict.fromkeys(chosen))
             self._begin_dirty()
@@ -167,6 +169,11 @@ class Flusher:
         self._begin_dirty()
         while journal.writer.failure is None and journal.writer.unsynced > bound:
             self._advance(None)
+
+    def forget(self, journal: QueueJournal) -> None:
+        """The queue of a journal is gone: nobody has to wait for it any more."""
+        self.dirty.pop(journal, None)
+        self._tell((journal,))
 
     def close(self) -> None:
         """Let the driver go."""

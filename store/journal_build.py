@@ -196,9 +196,11 @@ class JournalBuild:
             JournalTooSmallError: the seal does not fit.
             StoreError: it cannot be written.
         """
-        if seal and not self._writer.seal():
-            raise self._too_small()
         self._drain()
+        if seal:
+            if not self._writer.seal():
+                raise self._too_small()
+            self._drain()
         self.close()
 
     def close(self) -> None:

@@ -34,9 +34,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from rocksdict import AccessType, DbClosedError, DBRecoveryMode, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    Checkpoint,
+    DbClosedError,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteOptions,
+)
 
 _DIRECTORY_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
 _LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it begins one at every open
 
 
@@ -59,6 +70,9 @@ class KeyValue(Protocol):
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
         """Set each key to its value, or delete it where that is None: all or nothing, on the disk at return."""
+
+    def checkpoint(self, directory: str) -> None:
+        """Make a copy of the map as it is, in a new directory. It is durable but for the directory's name."""
 
     def close(self) -> None:
         """Let the map go. Closing twice is allowed; nothing else is after it."""
@@ -152,6 +166,17 @@ class RocksKeyValue:
             self._database.write(batch, self._synced)
         except Exception as error:
             raise self._failed("write", error) from error
+
+    def checkpoint(self, directory: str) -> None:
+        """Make a copy in a new directory. Tables, which never change, are linked where it is on the same disk."""
+        target = Path(directory)
+        try:
+            Checkpoint(self._database).create_checkpoint(directory)
+            target.chmod(_DIRECTORY_MODE)
+            for file in target.iterdir():
+                file.chmod(_FILE_MODE)
+        except Exception as error:
+            raise self._failed(f"make a copy in {directory}", error) from error
 
     def close(self) -> None:
         """Close the database; remove the private copy where it is one. Closing twice is allowed."""

@@ -38,6 +38,7 @@ from store.log_lines import Level, LogLine
 from store.parameters import StoreParameters
 from store.queue_journal import Done, QueueJournal
 from store.rids import RecordIds
+from store.snapshot import Snapshots, Taken
 from store.start import RecoveredMessage, Start, StartedQueue
 from store.store_directory import Found, StoreDirectory
 from store.sync import SyncDriverError
@@ -160,6 +161,10 @@ class MessageStore:
             self._environment, self.directory, self.parameters, catalogue, self._background, self._flusher,
             self.journals, self._log,
         )  # fmt: skip
+        self._snapshots = Snapshots(
+            self._environment.disk, self.directory, catalogue, self._background, self._flusher,
+            self.journals, self.prepared_list, self.changes.held,
+        )  # fmt: skip
 
     def _journals_opened(self, started: Start) -> None:
         self.recovered_queues = started.queues
@@ -212,6 +217,15 @@ class MessageStore:
             self.append.dequeue(journal, rid)
         self.flush((journal,), done)
 
+    def snapshot(self, checkpoint: str, done: Taken) -> None:
+        """Hold still the state of the whole store, with all that was appended so far, to be copied or followed.
+
+        Args:
+            checkpoint: a directory that does not exist, for a copy of the catalogue; it goes with the snapshot.
+            done: called with the snapshot, which is to be released, or with the error.
+        """
+        self._snapshots.take(checkpoint, done)
+
     def collect(self, timeout: float | None = 0.0) -> None:
         """Go on with what the disk has done, and call back.
 
@@ -252,6 +266,7 @@ class MessageStore:
             Whether the store is marked clean. It is not if a journal has failed.
         """
         try:
+            self._snapshots.close()
             self._finish()
             is_clean = self._seal()
             if is_clean:

@@ -2,14 +2,18 @@
 
 Each record gets a new record id. The order in which recovery has the messages becomes that of the ids; a message that a
 transaction in doubt would enqueue has its place among them. What such a transaction would dequeue follows at the end.
+
+Version 1 has no checksums, so a message is left out where the system cannot read a part of it: zeros would pass for it.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import Final
 
 from store.damage import Damage
+from store.disk import Disk
 from store.journal.enqueue_map import LIVE, LOCKED
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
@@ -17,11 +21,14 @@ from store.journal_build import JournalBuild, JournalContent
 from store.offline import RecoveredQueue
 from store.rids import RecordIds
 
+_PIECE: Final = 1 << 20  # bytes read at a time
+
 
 class QueueCopy:
     """The copy of what recovery keeps of one queue's journal.
 
     Args:
+        disk: where the journal is.
         queue: the queue.
         journal: its journal.
         recovery: what recovery keeps of it, resolved.
@@ -34,6 +41,7 @@ class QueueCopy:
 
     def __init__(
         self,
+        disk: Disk,
         queue: RecoveredQueue,
         journal: Journal,
         recovery: JournalRecovery,
@@ -41,6 +49,8 @@ class QueueCopy:
         found: Callable[[Damage], None],
     ) -> None:
         self.messages = 0
+        self._disk = disk
+        self._has_bad_sectors = bool(recovery.damage)  # perhaps
         self._queue, self._journal, self._rids, self._found = queue, journal, rids, found
         # What stays open are the transactions in doubt.
         self._enqueued_by = {
@@ -72,11 +82,12 @@ class QueueCopy:
         journal, self.messages = self._journal, 0
         locked: dict[bytes, array[int]] = {}
         for rid, place, state, xid in self._queue.outstanding():
-            parts = list(journal.data_chunks(*journal.data_of_enqueue(place)))
-            unreadable = journal.stream.unreadable()
-            for damage in unreadable:
-                self._found(damage._replace(rid=rid, consequence="the message is left out"))
-            if unreadable:
+            at, size = journal.data_of_enqueue(place)
+            parts = list(journal.data_chunks(at, size))
+            for damage in journal.stream.unreadable():
+                self._has_bad_sectors = True
+                self._found(damage._replace(consequence="messages in it are left out"))
+            if self._has_bad_sectors and not self._is_readable(rid, at, size):
                 continue
             new = self._rids.take()
             build.message(new, parts, self._enqueuer(rid, state))
@@ -86,3 +97,23 @@ class QueueCopy:
         for xid, targets in locked.items():
             for target in targets:
                 build.removal(xid, self._rids.take(), target)
+
+    def _is_readable(self, rid: int, place: int, size: int) -> bool:
+        """Whether the system reads every byte of a message. What else it cannot read nearby is no matter."""
+        stream = self._journal.stream
+        end = place + size
+        while place < end:
+            file, offset = stream.locate(place)
+            count = min(end - place, stream.data_size - place % stream.data_size, _PIECE)
+            try:
+                opened = self._disk.open(file.path)
+                try:
+                    opened.read(offset, count)
+                finally:
+                    opened.close()
+            except OSError as error:
+                what = f"a part of the message cannot be read: {error.strerror}"
+                self._found(Damage(file.path, offset, rid, what, "the message is left out"))
+                return False
+            place += count
+        return True

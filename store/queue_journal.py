@@ -64,6 +64,7 @@ class QueueJournal:
         writer: what appends records. The store does, so that it knows which journals are to be flushed.
         enqueues, dequeues: records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: records of transactions.
+        is_deleted: the queue is gone: nothing is written any more, and whoever waits need not.
         gathered: bytes of data that were appended since it was last seen to that they do not get too many.
     """
 
@@ -78,6 +79,7 @@ class QueueJournal:
         "enqueues",
         "gathered",
         "geometry",
+        "is_deleted",
         "name",
         "queue_id",
         "storage",
@@ -103,6 +105,7 @@ class QueueJournal:
         self.enqueues = self.dequeues = 0
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
         self.gathered = 0
+        self.is_deleted = False
         self._waiting: deque[tuple[int, Barrier]] = deque()
         self._files: Sequence[WritableFile] = ()
 
@@ -149,9 +152,14 @@ class QueueJournal:
 
     # ---- flushes ----
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing to wait for: all is on the disk, or nothing more will be."""
+        return self.is_deleted or self.writer.failure is not None or not self.writer.is_dirty
+
     def begin(self) -> Sequence[WritableFile]:
         """Write the next step. Returns the files that are to be synced; none if there is nothing to do now."""
-        step = self.writer.next_flush()
+        step = None if self.is_deleted else self.writer.next_flush()
         if step is None:
             return ()
         try:
@@ -166,14 +174,16 @@ class QueueJournal:
         self._files = ()
         if error is not None:
             self.writer.failed(error)
-            return
-        self.writer.flushed()
-        self.storage.trim()
+        else:
+            self.writer.flushed()
+            self.storage.trim()
+        if self.is_deleted:
+            self.storage.close()
 
     def wait(self, barrier: Barrier) -> bool:
         """Let `barrier` wait for all that was appended so far. False if there is nothing to wait for."""
         writer = self.writer
-        if writer.failure is None and not writer.is_dirty:
+        if self.is_deleted or (writer.failure is None and not writer.is_dirty):
             return False
         self._waiting.append((writer.last_dirty, barrier))
         return True
@@ -181,14 +191,21 @@ class QueueJournal:
     def reached(self) -> list[tuple[Barrier, Exception | None]]:
         """The barriers whose flush is synced, or never will be."""
         writer, waiting = self.writer, self._waiting
-        if writer.failure is not None:
-            found: list[tuple[Barrier, Exception | None]] = [(barrier, writer.failure) for _, barrier in waiting]
+        if self.is_deleted or writer.failure is not None:
+            error = None if self.is_deleted else writer.failure
+            found: list[tuple[Barrier, Exception | None]] = [(barrier, error) for _, barrier in waiting]
             waiting.clear()
             return found
         found = []
         while waiting and waiting[0][0] <= writer.synced:
             found.append((waiting.popleft()[1], None))
         return found
+
+    def delete(self) -> None:
+        """The queue is gone, and so are the files, but for those that are being synced."""
+        self.is_deleted = True
+        if not self.writer.is_under_way:
+            self.storage.close()
 
     def close(self) -> None:
         """Let the files go. Nothing may be under way."""

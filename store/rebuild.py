@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from formats.rhm.errors import RhmError
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
-from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header
+from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header, decode_record
 from store.environment import Environment
 from store.journal.journal import Journal
+from store.journal.order import RingFile
 from store.journal.recovery import JournalRecovery
 from store.journal.transaction_map import Operation, Transaction
 from store.journal_build import JournalBuild, JournalContent, build_journal
@@ -25,7 +27,7 @@ class Rebuilt(NamedTuple):
         info: what the new journal is; its geometry may be larger than was asked for.
         messages: how many there are, those of open transactions included.
         transactions: how many transactions are open in it.
-        unreadable: messages that were left out, because the system could not read them again.
+        unreadable: messages that were left out, because they could not be read a second time.
     """
 
     info: JournalInfo
@@ -112,19 +114,28 @@ class _Copy:
     def _copy_message(self, build: JournalBuild, rid: int, place: int, xid: bytes = b"") -> None:
         if build.holds(rid):
             return  # only a damaged journal has two messages with one id
-        journal = self._journal
-        parts = list(journal.data_chunks(*journal.data_of_enqueue(place)))
-        if journal.stream.unreadable():
+        stream = self._journal.stream
+        file, _ = stream.locate(place)
+        assert isinstance(file, RingFile)
+        assert file.header is not None
+        try:
+            size = decode_header(stream.read(place, MAX_HEADER_SIZE)).size
+            # Verified once more: what is copied gets a checksum of its own, and nobody would ever know.
+            _, _, data = decode_record(stream.read(place, size), salt=file.header.salt)
+        except RhmError:
             self.unreadable += 1
             return
-        build.message(rid, parts, xid)
+        build.message(rid, (data,), xid)
         self._copied(xid)
 
     def _copy_removals(self, build: JournalBuild, transaction: Transaction) -> None:
         xid = transaction.xid
         removals: dict[int, Operation] = {each.rid: each for each in transaction if not each.is_enqueue}
         for target, operation in removals.items():
-            header = decode_header(self._journal.stream.read(operation.place, MAX_HEADER_SIZE))
+            try:
+                header = decode_header(self._journal.stream.read(operation.place, MAX_HEADER_SIZE))
+            except RhmError:
+                continue  # as above: it cannot be read a second time
             if self._is_prepared_list and not build.holds(target):
                 build.message(target, (_PREPARED,), xid)
                 self._copied(xid)

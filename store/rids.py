@@ -7,6 +7,7 @@ present one is used up.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from store.background import Background
@@ -26,10 +27,11 @@ class RecordIds:
         limit: the first one that may not be used without `more`.
     """
 
-    __slots__ = ("_background", "_catalogue", "_failed", "_is_asked", "_reserved", "limit", "next")
+    __slots__ = ("_background", "_blocks", "_catalogue", "_failed", "_is_asked", "_reserved", "limit", "next")
 
     def __init__(self, catalogue: Catalogue, background: Background, failed: Callable[[Exception], None]) -> None:
         self._catalogue, self._background, self._failed = catalogue, background, failed
+        self._blocks: deque[range] = deque()  # reserved, and not taken over yet
         block = catalogue.reserve_rids()
         self.next = max(block.start, 1)  # 0 is no record id
         self._reserved = block.stop
@@ -41,23 +43,30 @@ class RecordIds:
         rid = self.next
         if rid >= self.limit:
             self.more()
+            rid = self.next
         self.next = rid + 1
         return rid
 
     def more(self) -> None:
-        """The limit is reached: see that there are more."""
+        """The limit is reached: see that there are more. Raises CatalogueError as `take`."""
         if self.next < self._reserved:
             if not self._is_asked:
                 self._is_asked = True
-                self._background.run(self._catalogue.reserve_rids, self._got, self._failed)
+                self._background.run(self._reserve, lambda _: self._take_over(), self._failed)
             self.limit = self._reserved
             return
-        self._background.wait()
-        self._background.collect()
-        if self.next >= self._reserved:
-            self._got(self._catalogue.reserve_rids())
+        self._background.wait()  # nobody is called back here: whoever appends does not expect that
+        if not self._blocks:
+            self._reserve()
+        self._take_over()
 
-    def _got(self, block: range) -> None:
+    def _reserve(self) -> None:
+        self._blocks.append(self._catalogue.reserve_rids())
+
+    def _take_over(self) -> None:
+        if not self._blocks:
+            return  # somebody who could not wait has done it
+        block = self._blocks.popleft()
         # Ids are contiguous unless somebody else reserved too; then those in between stay unused.
         if self.next >= self._reserved:
             self.next = max(self.next, block.start)

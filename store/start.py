@@ -21,7 +21,7 @@ import store.log_lines as log_lines
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.catalogue import QueueEntry
-from formats.rhm.geometry import Geometry
+from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from store.catalogue import Catalogue
 from store.contradictions import contradictions
@@ -29,12 +29,12 @@ from store.damage import Damage
 from store.ends import missing_seal
 from store.environment import Environment
 from store.errors import StoreDamagedError
-from store.journal.directory import NotAJournalError, open_journal
+from store.journal.directory import DATA_SUFFIX, NotAJournalError, open_journal
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.resumption import state_of
+from store.journal.resumption import NotToBeTakenUpError, state_of
 from store.journal.storage import create_journal, remove_journal
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage, StoreParameters
@@ -45,6 +45,8 @@ from store.store_directory import StoreDirectory
 from store.taking_up import journal_info, take_up
 
 Log = Callable[[LogLine], None]
+
+_NEW = ".new"  # behind the prepared list's name: one that is being built anew
 
 
 class RecoveredMessage(NamedTuple):
@@ -93,10 +95,13 @@ class StartedQueue:
 
     def read(self, is_redelivered: Callable[[int], bool]) -> Iterator[RecoveredMessage]:
         """The messages, by record id. To be read before anything is appended to the journal."""
-        reader = self._reader
+        reader, journal = self._reader, self.journal
         for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            at, size = reader.data_of_enqueue(place)
-            yield RecoveredMessage(rid, reader.stream.read(at, size), state, xid, is_redelivered(rid))
+            if journal.writer.relocated:  # to make room for outcomes: what was read may be overwritten
+                data = journal.load(rid)
+            else:
+                data = reader.stream.read(*reader.data_of_enqueue(place))
+            yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 
     def close(self) -> None:
         """The messages are read: let the reader go."""
@@ -148,13 +153,27 @@ class Start:
         self.damage: list[Damage] = []
         self.prepared_list, self.transactions = self._take_up_prepared_list()
         outcomes = {transaction.xid: transaction.outcome for transaction in self.transactions}
-        self._set_orphans_aside()
-        self.queues = [self._take_up_queue(entry, outcomes) for entry in list(catalogue.queues())]
+        self.queues: list[StartedQueue] = []
+        try:
+            for entry in list(catalogue.queues()):
+                self.queues.append(self._take_up_queue(entry, outcomes))
+            self._set_orphans_aside()  # last: a store that is refused stays as it is
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        for queue in self.queues:
+            queue.close()
+            queue.journal.close()
+        self.prepared_list.close()
 
     # ---- the prepared list ----
 
     def _take_up_prepared_list(self) -> tuple[QueueJournal, list[PreparedTransaction]]:
         path = self._directory.prepared_list
+        if not self._disk.is_directory(path) and self._disk.is_directory(path + _NEW):
+            self._finish_prepared_list()
         walked = self._walk(path, TPL_NAME)
         if walked is None:
             what = "there is no transaction prepared list"
@@ -176,12 +195,18 @@ class Start:
         return journal, prepared
 
     def _rebuild_prepared_list(self, walked: _Walked) -> _Walked:
-        new = self._directory.prepared_list + ".new"
-        self._rebuild(new, walked, self._tpl_info(walked.journal.files.geometry))
-        self._directory.set_aside(self._directory.prepared_list, "quarantine")
-        self._disk.rename(new, self._directory.prepared_list)
+        """Build the list anew, and keep the damaged one. Where there is only a `tpl.new`, that is whole."""
+        path = self._directory.prepared_list
+        self._rebuild(path + _NEW, walked, self._tpl_info(walked.journal.files.geometry))
         self._disk.sync_directory(self._directory.root)
-        return self._walked_anew(self._directory.prepared_list, TPL_NAME)
+        self._directory.set_aside(path, "quarantine")
+        self._finish_prepared_list()
+        return self._walked_anew(path, TPL_NAME)
+
+    def _finish_prepared_list(self) -> None:
+        path = self._directory.prepared_list
+        self._disk.rename(path + _NEW, path)
+        self._disk.sync_directory(self._directory.root)
 
     # ---- queues ----
 
@@ -211,6 +236,8 @@ class Start:
     def _rebuild_queue(self, entry: QueueEntry, record: Queue, walked: _Walked) -> tuple[QueueEntry, _Walked]:
         """Build the journal anew, switch over in one batch, and keep the damaged one."""
         moved = self._catalogue.moved_journal(entry)
+        while self._disk.is_directory(self._directory.journal(moved.journal_id)):  # an orphan
+            moved = self._catalogue.moved_journal(entry)
         path = self._directory.journal(moved.journal_id)
         self._rebuild(path, walked, self._queue_info(moved, record.name, walked.journal.files.geometry))
         self._disk.sync_directory(posixpath.dirname(path))
@@ -234,16 +261,24 @@ class Start:
             self._log(LogLine(Level.CRITICAL, text))
 
     def _is_empty_journal(self, path: str) -> bool:
-        if any(self._disk.is_directory(posixpath.join(path, name)) for name in self._disk.names(path)):
+        paths = [posixpath.join(path, name) for name in self._disk.names(path)]
+        if any(self._disk.is_directory(each) for each in paths):
             return False
-        try:
-            walked = self._walk(path, "")
-        except StoreDamagedError:
-            return False
+        if all(self._is_never_written(each) for each in paths if each.endswith(DATA_SUFFIX)):
+            return True  # even if its info file is torn
+        walked = self._walk(path, "")
         if walked is None:
-            return True
+            return False
         walked.journal.close()
         return not walked.damage and not len(walked.recovery.messages) and not len(walked.recovery.transactions)
+
+    def _is_never_written(self, path: str) -> bool:
+        """Whether a journal's file was only made. Its header is synced before anything else is written to it."""
+        file = self._disk.open(path)
+        try:
+            return not file.read(0, FILE_HEADER_SIZE).strip(b"\0")
+        finally:
+            file.close()
 
     # ---- one journal ----
 
@@ -270,7 +305,10 @@ class Start:
     def _taken_up(self, walked: _Walked, page: int) -> QueueJournal:
         reader = walked.journal
         assert reader.info is not None
-        state = state_of(reader, walked.recovery, walked.end)
+        try:
+            state = state_of(reader, walked.recovery, walked.end)
+        except NotToBeTakenUpError as error:
+            raise StoreDamagedError(f"{error}; see qstore-check {self._directory.path}") from error
         journal = take_up(self._environment, reader.path, reader.info, reader.files.geometry, page, state)
         if not self._was_clean:
             journal.storage.sync_end(state.position)

@@ -17,6 +17,8 @@ either the old store, or the new one whole, or nothing but a beginning, which it
 
 from __future__ import annotations
 
+import contextlib
+import contextlib
 import errno
 import posixpath
 from datetime import UTC, datetime, timedelta
@@ -92,6 +94,10 @@ class StoreDirectory:
         """The directory of the prepared list's journal."""
         return posixpath.join(self.root, "tpl")
 
+    @property
+    def _parent(self) -> str:
+        return posixpath.dirname(self.path.rstrip("/")) or "."
+
     # ---- taking it ----
 
     def lock(self) -> DiskLock:
@@ -104,10 +110,12 @@ class StoreDirectory:
         try:
             if not self._disk.is_directory(self.path):
                 self._disk.make_directory(self.path)
-                self._disk.sync_directory(posixpath.dirname(self.path.rstrip("/")) or ".")
+                self._disk.sync_directory(self._parent)
             return self._disk.lock(self.below(_LOCK))
         except BlockingIOError:
             raise StoreLockedError(log_lines.directory_locked().text) from None
+        except FileExistsError:
+            raise StoreError(f"{self.path}: the store directory cannot be used: it is no directory") from None
         except OSError as error:
             raise StoreError(f"{self.path}: the store directory cannot be used: {error.strerror}") from error
 
@@ -117,10 +125,15 @@ class StoreDirectory:
         Raises:
             OSError: the disk does not do it.
         """
+        self._disk.sync_directory(self.path)  # a crash may have come between a rename and this
         names = self._disk.names(self.path)
+        if _ROOT not in names:
+            with contextlib.suppress(PermissionError):  # likewise, where it was made for this store
+                self._disk.sync_directory(self._parent)
         if _NEW in names:
             whole = self._disk.is_file(self.below(_NEW, _STORE))
             if whole and _ROOT not in names:
+                self._disk.sync_directory(self.below(_NEW))  # its STORE file may be nowhere but in memory
                 self._disk.rename(self.below(_NEW), self.root)
                 self._disk.sync_directory(self.path)
             else:
@@ -135,6 +148,8 @@ class StoreDirectory:
             StoreError: a store of a newer version, a linearstore, or something else that cannot be opened.
         """
         if not self._disk.is_directory(self.root):
+            if _ROOT in self._disk.names(self.path):
+                raise StoreError(f"{self.root}: this is no store, it is no directory; move it elsewhere first")
             if self._disk.is_directory(self.below("qls")):
                 raise StoreError(
                     f"{self.path}: this is a linearstore; qstore-recover makes a store of it and leaves it as it is"
@@ -154,20 +169,30 @@ class StoreDirectory:
 
     # ---- making it ----
 
+    @property
+    def in_the_making(self) -> StoreDirectory:
+        """The same store while it is built, in `rhm.new`."""
+        new = StoreDirectory(self._environment, self.path, self._software_version)
+        new.root = self.below(_NEW)
+        return new
+
     def create(self, tpl_geometry: Geometry, alignment: int) -> None:
         """Make an empty store.
 
         Raises:
             StoreError: it cannot be made; nothing is left of it.
         """
-        new = self.begin_new(tpl_geometry, alignment)
-        self.finish_new(new, UUID(int=self._environment.random_bits(128), version=4))
+        try:
+            new = self.begin_new(tpl_geometry, alignment)
+            self.finish_new(new, UUID(int=self._environment.random_bits(128), version=4))
+        except StoreError:
+            with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
+                remove_tree(self._disk, self.below(_NEW))
+            raise
 
     def begin_new(self, tpl_geometry: Geometry, alignment: int) -> StoreDirectory:
         """Make the parts of a store in `rhm.new`, but for the catalogue and the STORE file."""
-        new = StoreDirectory(self._environment, self.path, self._software_version)
-        new.root = self.below(_NEW)
-        disk = self._disk
+        new, disk = self.in_the_making, self._disk
         try:
             disk.make_directory(new.root)
             disk.make_directory(posixpath.join(new.root, "jrnl"))

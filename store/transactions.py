@@ -14,14 +14,21 @@ Room is checked in all journals before anything is written in one. Whatever is c
 next start (`start`, formats page, section 8.3): what the prepared list does not know is aborted.
 
 A journal that fails before the commit point has its transaction aborted in the others. When the prepared list fails,
-nobody can say whether the commit point is on the disk: the transaction stays open until the next start, which can.
+nobody can say whether the commit point is on the disk: the transaction stays open until the next start, which can. So
+does one whose outcome a journal cannot take any more.
+
+The xid of a branch may come again when the branch is committed or aborted, but not before it is forgotten: what the
+prepared list still says of the old one would be taken for the new one's outcome.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
 from typing import Final, NamedTuple
 
 from formats.checksum import extend_crc32c
@@ -29,6 +36,8 @@ from store.appender import Appender
 from store.errors import StoreError
 from store.flusher import Flusher
 from store.journal.recovery import Outcome
+from store.journal.step import JournalError
+from store.key_value import CatalogueError
 from store.prepared import PreparedTransaction
 from store.queue_journal import Done, QueueJournal
 
@@ -53,17 +62,30 @@ class Dequeue(NamedTuple):
     rid: int
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """A transaction that the prepared list holds.
+class _Stage(Enum):
+    """How far a branch has come."""
+
+    PREPARING = auto()  # its records, or its prepare record, are on their way
+    PREPARED = auto()
+    DECIDED = auto()  # the decision is on its way
+    ENDING = auto()  # decided on the disk, and to be forgotten
+
+
+@dataclass(slots=True, eq=False)
+class _Branch:
+    """A distributed transaction that the prepared list holds, or is about to.
 
     Attributes:
-        rid: record id of its enqueue there.
+        stage: how far it has come.
+        rid: record id of its enqueue in the prepared list; 0 as long as there is none.
         journals: those in which it is open.
+        commits: its outcome, from when it is decided.
     """
 
+    stage: _Stage
     rid: int
     journals: list[QueueJournal]
+    commits: bool = False
 
 
 class Transactions:
@@ -83,13 +105,13 @@ class Transactions:
         self._appender, self._flusher, self._list = appender, flusher, prepared_list
         self._run = run
         self._count = 0
-        self._prepared: dict[bytes, _Prepared] = {}
+        self._branches: dict[bytes, _Branch] = {}
         self.prepares = self.commits = self.aborts = 0
 
     @property
     def in_doubt(self) -> list[bytes]:
         """The distributed transactions that are prepared and wait for their outcome."""
-        return list(self._prepared)
+        return [xid for xid, branch in self._branches.items() if branch.stage is _Stage.PREPARED]
 
     # ---- local ----
 
@@ -109,13 +131,13 @@ class Transactions:
         """
         self._count += 1
         xid = _XID.pack(_XID_NAME, self._run, self._count)
-        journals, rids = self._write(xid, enqueues, dequeues)
+        journals, rids, last = self._write(xid, enqueues, dequeues, listed=False)
         if len(journals) <= 1:
             for journal in journals:
-                self._outcome(xid, journal, commits=True)
+                self._outcome(xid, journal, last, commits=True)
             self._flusher.when_synced(journals, done)
         else:
-            self._flusher.when_synced(journals, lambda error: self._written(xid, _LOCAL, journals, done, error))
+            self._flusher.when_synced(journals, lambda error: self._written(xid, None, journals, done, error))
         return rids
 
     # ---- distributed ----
@@ -126,10 +148,14 @@ class Transactions:
         Raises:
             StoreError: there is a branch of that xid already. Or as `commit`.
         """
-        if xid in self._prepared or xid in self._list.writer.transactions:
+        before = self._branches.get(xid)
+        if before is not None and before.stage is _Stage.ENDING:
+            self._forget_now(xid, before)
+        if xid in self._branches:
             raise StoreError(f"transaction {xid.hex()} is prepared already")
-        journals, rids = self._write(xid, enqueues, dequeues)
-        self._flusher.when_synced(journals, lambda error: self._written(xid, _DISTRIBUTED, journals, done, error))
+        journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
+        branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
+        self._flusher.when_synced(journals, lambda error: self._written(xid, branch, journals, done, error))
         return rids
 
     def commit_prepared(self, xid: bytes, done: Done) -> None:
@@ -141,15 +167,17 @@ class Transactions:
         self._decide(xid, done, commits=False)
 
     def _decide(self, xid: bytes, done: Done, *, commits: bool) -> None:
-        prepared = self._prepared.pop(xid, None)
-        if prepared is None:
+        branch = self._branches.get(xid)
+        if branch is None or branch.stage is not _Stage.PREPARED:
             raise StoreError(f"transaction {xid.hex()} is not prepared")
-        self._write_decision(xid, prepared.rid, commits=commits)
+        self._write_decision(xid, branch.rid, commits=commits)
+        branch.stage, branch.commits = _Stage.DECIDED, commits
 
         def decided(error: Exception | None) -> None:
-            done(error)
             if error is None:
-                self._end(xid, prepared.journals, commits=commits)
+                branch.stage = _Stage.ENDING
+                self._end(xid, branch.journals, branch, commits=commits)
+            done(error)
 
         self._flusher.when_synced((self._list,), decided)
 
@@ -161,109 +189,162 @@ class Transactions:
         Args:
             found: what the prepared list holds.
             journals: those of all queues.
+
+        Raises:
+            StoreError: a journal cannot be written.
         """
         held = {transaction.xid: transaction for transaction in found}
-        for journal in journals:
-            for xid in list(journal.writer.transactions):
-                transaction = held.get(xid)
-                outcome = Outcome.UNPREPARED if transaction is None else transaction.outcome
-                if outcome is Outcome.IN_DOUBT:
-                    assert transaction is not None
-                    assert transaction.rid is not None
-                    self._prepared.setdefault(xid, _Prepared(transaction.rid, [])).journals.append(journal)
-                else:
-                    self._outcome(xid, journal, commits=outcome is Outcome.COMMITTING)
-        self._flusher.drain(journals)
         for xid, transaction in held.items():
             if transaction.outcome is Outcome.IN_DOUBT:
                 assert transaction.rid is not None
-                self._prepared.setdefault(xid, _Prepared(transaction.rid, []))
-            elif all(journal.writer.failure is None for journal in journals):
-                self._forget(xid, commits=transaction.outcome is Outcome.COMMITTING)
-        self._flusher.drain((self._list,))
+                self._branches[xid] = _Branch(_Stage.PREPARED, transaction.rid, [])
+        try:
+            for journal in journals:
+                for xid in list(journal.writer.transactions):
+                    if xid in self._branches:
+                        self._branches[xid].journals.append(journal)
+                    else:
+                        commits = xid in held and held[xid].outcome is Outcome.COMMITTING
+                        self._outcome(xid, journal, self._appender.take_id(), commits=commits)
+            self._drain(journals)
+            for xid, transaction in held.items():
+                if xid not in self._branches:
+                    self._forget(xid, commits=transaction.outcome is Outcome.COMMITTING)
+            self._drain((self._list,))
+        except JournalError as error:
+            raise StoreError(f"transactions that were open cannot be brought to their end: {error}") from error
+
+    def _drain(self, journals: Sequence[QueueJournal]) -> None:
+        self._flusher.drain(journals)
+        for journal in journals:
+            if journal.writer.failure is not None:
+                raise journal.writer.failure
 
     # ---- steps ----
 
     def _write(
-        self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]
-    ) -> tuple[list[QueueJournal], list[int]]:
-        """Write the records, once it is sure that all of them fit. Returns the journals, and the messages' ids."""
+        self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], *, listed: bool
+    ) -> tuple[list[QueueJournal], list[int], int]:
+        """Write the records, once it is sure that all of them can be written.
+
+        Args:
+            xid: the transaction.
+            enqueues: its messages that come.
+            dequeues: its messages that go.
+            listed: whether the prepared list is needed, even if there is only one journal.
+
+        Returns:
+            The journals; the messages' ids; and one more, for an outcome.
+        """
         sizes: dict[QueueJournal, list[int]] = {}
-        counts: dict[QueueJournal, int] = {}
+        targets: dict[QueueJournal, set[int]] = {}
         for enqueue in enqueues:
             sizes.setdefault(enqueue.journal, []).append(enqueue.size)
-        for dequeue in dequeues:
-            dequeue.journal.writer.check_dequeue(dequeue.rid)
-            counts[dequeue.journal] = counts.get(dequeue.journal, 0) + 1
-        journals = list(dict.fromkeys((*sizes, *counts)))
-        for journal in journals:
-            self._admit(xid, journal, sizes.get(journal, []), counts.get(journal, 0))
-        rids = []
-        for journal, parts, size, crc in enqueues:
-            rid = self._appender.take_id()
+        for journal, target in dequeues:
+            journal.writer.check_dequeue(target)
+            if target in targets.setdefault(journal, set()):
+                raise JournalError(f'queue "{journal.name}": record 0x{target:x} is dequeued twice in one transaction')
+            targets[journal].add(target)
+        journals = list(dict.fromkeys((*sizes, *targets)))
+        if (listed or len(journals) > 1) and self._list.writer.failure is not None:
+            raise self._list.writer.failure
+        ids = [self._appender.take_id() for _ in range(len(enqueues) + len(dequeues) + 1)]
+        self._appender.admit_all(
+            [
+                (
+                    each,
+                    partial(
+                        each.writer.admit_transaction, xid, sizes.get(each, []), len(targets.get(each, ()))
+                    ),
+                )
+                for each in journals
+            ]
+        )  # fmt: skip
+        for (journal, parts, size, crc), rid in zip(enqueues, ids, strict=False):
             journal.writer.enqueue_in(xid, rid, parts, size, crc)
             journal.transaction_enqueues += 1
-            rids.append(rid)
-        for journal, target in dequeues:
-            journal.writer.dequeue_in(xid, self._appender.take_id(), target)
+        for (journal, target), rid in zip(dequeues, ids[len(enqueues) :], strict=False):
+            journal.writer.dequeue_in(xid, rid, target)
             journal.transaction_dequeues += 1
         for journal in journals:
             self._appender.touched(journal)
-        return journals, rids
-
-    def _admit(self, xid: bytes, journal: QueueJournal, sizes: Sequence[int], dequeues: int) -> None:
-        self._appender.with_room(journal, lambda: journal.writer.admit_transaction(xid, sizes, dequeues))
+        return journals, ids[: len(enqueues)], ids[-1]
 
     def _written(
-        self, xid: bytes, kind: bytes, journals: list[QueueJournal], done: Done, error: Exception | None
+        self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
-        """The records are synced in all journals, or not."""
+        """The records are synced in all journals, or not. Local transactions have no `branch`."""
+        writer, kind = self._list.writer, _LOCAL if branch is None else _DISTRIBUTED
+        crc = extend_crc32c(0, kind)
+        if error is None:
+            try:
+                rid = self._appender.take_id()
+                self._appender.with_room(self._list, lambda: writer.enqueue_in(xid, rid, (kind,), len(kind), crc))
+            except (JournalError, CatalogueError) as refusal:
+                error = refusal
         if error is not None:
-            for journal in journals:
-                if journal.writer.failure is None:
-                    self._outcome(xid, journal, commits=False)
+            self._branches.pop(xid, None)
+            self._outcomes(xid, journals, commits=False)
             self._flusher.start()
             done(error)
             return
-        writer, rid = self._list.writer, self._appender.take_id()
-        crc = extend_crc32c(0, kind)
-        try:
-            self._appender.with_room(self._list, lambda: writer.enqueue_in(xid, rid, (kind,), len(kind), crc))
-        except Exception as refusal:
-            self._written(xid, kind, journals, done, refusal)
-            return
         self.prepares += 1
         self._appender.touched(self._list)
-        self._flusher.when_synced((self._list,), lambda failure: self._listed(xid, kind, rid, journals, done, failure))
+        if branch is not None:
+            branch.rid = rid
+        self._flusher.when_synced((self._list,), lambda failure: self._listed(xid, branch, journals, done, failure))
         self._flusher.start()
 
     def _listed(
-        self, xid: bytes, kind: bytes, rid: int, journals: list[QueueJournal], done: Done, error: Exception | None
+        self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
-        """The prepared list's enqueue is synced, or not."""
-        if error is None and kind == _DISTRIBUTED:
-            self._prepared[xid] = _Prepared(rid, journals)
+        """The prepared list's enqueue is synced, or nobody can say."""
+        if error is None:
+            if branch is None:
+                self._end(xid, journals, None, commits=True)
+            else:
+                branch.stage = _Stage.PREPARED
         done(error)
-        if error is None and kind == _LOCAL:
-            self._end(xid, journals, commits=True)
 
-    def _end(self, xid: bytes, journals: list[QueueJournal], *, commits: bool) -> None:
+    def _end(self, xid: bytes, journals: list[QueueJournal], branch: _Branch | None, *, commits: bool) -> None:
         """The commit point is on the disk: say so in all journals, and then forget the transaction."""
-        for journal in journals:
-            if journal.writer.failure is None:
-                self._outcome(xid, journal, commits=commits)
+        is_said = self._outcomes(xid, journals, commits=commits)
 
         def ended(error: Exception | None) -> None:
-            if error is None and self._list.writer.failure is None:
-                self._forget(xid, commits=commits)
-                self._flusher.start()
+            if error is None and is_said and (branch is None or self._branches.get(xid) is branch):
+                with contextlib.suppress(JournalError, CatalogueError):  # then the next start forgets it
+                    self._forget(xid, commits=commits)
+                    self._flusher.when_synced((self._list,), forgotten)
+                    self._flusher.start()
+
+        def forgotten(error: Exception | None) -> None:
+            if error is None and self._branches.get(xid) is branch:
+                self._branches.pop(xid, None)
 
         self._flusher.when_synced(journals, ended)
         self._flusher.start()
 
-    def _outcome(self, xid: bytes, journal: QueueJournal, *, commits: bool) -> None:
-        writer, rid = journal.writer, self._appender.take_id()
-        end: Callable[[bytes, int], None] = writer.commit if commits else writer.abort
+    def _forget_now(self, xid: bytes, branch: _Branch) -> None:
+        """The xid of a branch that ends comes again: wait until it is forgotten. Raises as `prepare`."""
+        self._flusher.drain(branch.journals)
+        if all(xid not in journal.writer.transactions and journal.is_settled for journal in branch.journals):
+            self._forget(xid, commits=branch.commits)
+            self._drain((self._list,))
+            del self._branches[xid]
+
+    def _outcomes(self, xid: bytes, journals: Iterable[QueueJournal], *, commits: bool) -> bool:
+        """Write the outcome in all journals. False if one cannot take it, and has to wait for the next start."""
+        is_said = True
+        for journal in journals:
+            if not journal.is_deleted:
+                try:
+                    self._outcome(xid, journal, self._appender.take_id(), commits=commits)
+                except (JournalError, CatalogueError):
+                    is_said = False
+        return is_said
+
+    def _outcome(self, xid: bytes, journal: QueueJournal, rid: int, *, commits: bool) -> None:
+        end: Callable[[bytes, int], None] = journal.writer.commit if commits else journal.writer.abort
         self._appender.with_room(journal, lambda: end(xid, rid))
         self._appender.touched(journal)
         if commits:
@@ -285,7 +366,7 @@ class Transactions:
         for target in transaction.enqueues:
             if target not in transaction.dequeues:
                 self._write_decision(xid, target, commits=commits)
-        self._outcome(xid, self._list, commits=commits)
+        self._outcome(xid, self._list, self._appender.take_id(), commits=commits)
         if commits:
             self.commits += 1
         else:

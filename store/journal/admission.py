@@ -66,7 +66,7 @@ class Admission(Relocating):
         return JournalFullError(f"Enqueue capacity threshold exceeded on {self.identity.title}.")
 
     def _admit_kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:
-        """The second and third rule: room for `blocks` that stay, of `count` messages and `escorts` blocks of dequeues."""
+        """The second and third rule: room for `blocks` that stay: `count` messages, and dequeues of `escorts` blocks."""
         self._make_ready()
         space = self._space
         kept = blocks + space.reserve if count else blocks
@@ -78,6 +78,9 @@ class Admission(Relocating):
             if not space.compacts(self._live_blocks + kept, largest, escorts):
                 wanted = space.draining_needs(messages, outcomes)
             if free < wanted:
+                if space.break_pins(self.unsynced_place):
+                    self._admit_kept(blocks, count, outcome, largest, escorts)
+                    return
                 raise self._busy(kept + wanted) if self._can_progress() else self._over_threshold()
         space.largest = max(space.largest, largest)
 
@@ -89,6 +92,9 @@ class Admission(Relocating):
         half = space.margin // 2
         needs = space.compaction_needs(space.largest, self._escorts)
         if free < needs - half and not space.drains(free + half, self._undequeued, self._outcomes):
+            if space.break_pins(self.unsynced_place):
+                self._admit_removal(blocks)
+                return
             if self._can_progress():
                 raise self._busy(min(needs, space.draining_needs(self._undequeued, self._outcomes)))
             if free < blocks:

@@ -16,8 +16,8 @@ files.
 
 Version 2: a flush that a crash tore may have entered files in vain. What came before them was lost, and the next life
 went on at a place before them, with higher numbers. Such a file stands behind the newest one; its header is of the same
-lap, with a number between the oldest's and the newest's. Nothing in it is live, or it would not have been entered, so
-it is passed over.
+lap, with a number between the oldest's and the newest's, and no record of a later flush follows it. Nothing in it is
+live, or it would not have been entered, so it is passed over.
 
 A file whose header and records fit neither is of another lap, put back by mistake; it is left out.
 """
@@ -35,6 +35,7 @@ from store.journal.files import JournalFile
 _UNTRUE_HEADER = _TURNED_BACK = 2
 _UNTRUE_RECORDS = 3
 _NOT_YET_WRITTEN = 1
+_RESTART = 65536  # flush numbers left out, at least, when the broker starts again
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ def _rotated(written: Sequence[RingFile], turn: int) -> list[RingFile]:
 
 def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile]:
     """Version 2: the files that were written, that with the lowest first flush number first."""
-    written = _without_vain(_written(files))
+    written = _written(files)
     headers = [(place, file.header) for place, file in enumerate(written) if file.header is not None]
     if not headers:
         return written
@@ -124,28 +125,26 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
     return ordered
 
 
-def _without_vain(written: list[RingFile]) -> list[RingFile]:
-    """Without the files behind the newest one that a torn flush had entered (the module's docstring)."""
+def entered_in_vain(placed: list[RingFile]) -> list[RingFile]:
+    """Version 2: the files behind the newest one that a torn flush may have entered (the module's docstring)."""
+    written = _written(placed)
     numbers = [-1 if file.header is None else file.header.first_flush for file in written]
     highest = max(numbers, default=-1)
     # Of files that one flush entered, the last: the one before a file that it did not enter.
     ends = [at for at, number in enumerate(numbers) if number == highest > numbers[(at + 1) % len(numbers)]]
-    if len(ends) != 1:
-        return written
-    newest = written[ends[0]].header
+    newest = written[ends[0]].header if len(ends) == 1 else None
     vain: list[RingFile] = []
-    for file in [*written[ends[0] + 1 :], *written[: ends[0]]]:
+    for file in [*written[ends[0] + 1 :], *written[: ends[0]]] if newest is not None else ():
         header = file.header
-        if newest is None or header is None:
+        if newest is None or header is None or header.first_flush + _RESTART > highest + 1:
             break
-        lap = newest.overwrite_indicator ^ (header.file_number < newest.file_number)
-        if header.overwrite_indicator != lap:
+        if header.overwrite_indicator != newest.overwrite_indicator ^ (header.file_number < newest.file_number):
             break
         vain.append(file)
-    rest = [file for file in written if file not in vain]
-    oldest = min(file.header.first_flush for file in rest if file.header is not None) if vain else 0
-    is_between = all(file.header is not None and oldest <= file.header.first_flush < highest for file in vain)
-    return rest if is_between else written
+    oldest = min((numbers[at] for at, file in enumerate(written) if file not in vain), default=0)
+    if oldest < highest and any(file.header is not None and file.header.first_flush < oldest for file in vain):
+        return []
+    return vain
 
 
 def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[RingFile]]:

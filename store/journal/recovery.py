@@ -223,7 +223,9 @@ class JournalRecovery:
             if record.xid in self.transactions:
                 wanted.setdefault(record.xid, set()).add(record.rid)
         for xid, rids in wanted.items():
-            rids.difference_update(each.rid for each in self.transactions.of(xid) if each.is_enqueue)
+            operations = list(self.transactions.of(xid))
+            rids.intersection_update(each.rid for each in operations if not each.is_enqueue)  # not one before it
+            rids.difference_update(each.rid for each in operations if each.is_enqueue)
         return (record for record in self._targetless if record.rid in wanted.get(record.xid, ()))
 
     def resolve(self, outcomes: Mapping[bytes, Outcome]) -> list[OpenTransaction]:

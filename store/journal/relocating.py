@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from formats.checksum import extend_crc32c
 from formats.rhm.errors import RhmError
@@ -25,7 +25,7 @@ from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.records import COMMIT_DECISION, MOVED, Kind, decode_record
 from store.journal.flushes import Flush
 from store.journal.gathering import FLAGS_SHIFT, Gathering, Identity, record_blocks
-from store.journal.space import SIZE_BITS, SIZE_MASK, RingSpace
+from store.journal.space import SIZE_BITS, SIZE_MASK, Pin, RingSpace
 from store.journal.writer_state import WriterState
 
 ENQUEUE: Final = Kind.ENQUEUE | 2 << 32
@@ -33,6 +33,24 @@ DEQUEUE: Final = Kind.DEQUEUE | 2 << 32
 _MOVED: Final = MOVED << FLAGS_SHIFT
 _PAGES_RELOCATED: Final = 4  # by one flush, at least
 _BLOCKS_RELOCATED: Final = 8192  # by a flush that is made for nothing else, at most: 1 MiB
+
+
+class Cut(NamedTuple):
+    """What of a journal is on the disk at one moment.
+
+    Attributes:
+        first: the oldest file that holds anything live, counted over all laps.
+        end: the place where the last flush ends.
+        flush: its number.
+        is_whole: whether nothing was ever overwritten, and no file beyond the end was ever entered.
+        pin: keeps `first`, and all after it, from being overwritten.
+    """
+
+    first: int
+    end: int
+    flush: int
+    is_whole: bool
+    pin: Pin
 
 
 class Relocating(Gathering):
@@ -169,8 +187,19 @@ class Relocating(Gathering):
 
     # ---- flushes ----
 
+    def cut(self) -> Cut:
+        """What is on the disk now, pinned."""
+        space, end = self._space, self.unsynced_place
+        space.settle(end)
+        used = (end - 1) // self._file + 1
+        is_whole = space.oldest == 0 and all(number < used for number in self._slots)
+        return Cut(space.oldest, end, self.synced, is_whole, space.pin())
+
     def _has_room(self) -> bool:
-        return self._position + self._space.flush <= self._space.end
+        while self._position + self._space.flush > self._space.end:
+            if not self._space.break_pins(self.unsynced_place):
+                return False
+        return True
 
     def _free(self) -> int:
         """Free blocks behind the position, the padding of this flush and what may still be removed not counted."""

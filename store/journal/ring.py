@@ -32,7 +32,7 @@ from store.disk import Disk, ReadableFile
 from store.journal.files import OrderedFiles
 from store.journal.format import JournalFormat
 from store.journal.identity import by_number, leave_out_strangers, tell_zeros
-from store.journal.order import RingFile, order_by_flush, order_by_indicator
+from store.journal.order import RingFile, entered_in_vain, order_by_flush, order_by_indicator
 
 _SECTORS_PROBED: Final = 64  # of a file without header, to see whether it was ever written
 _RECORD_PROBE: Final = 4096  # bytes from a file's first record on that are searched for one that shows its lap ...
@@ -69,6 +69,9 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     leave_out_strangers(files, version, info, damage)
     placed = by_number(files, damage)
     tell_zeros(placed, damage)
+    if version == 2:
+        vain = [file for file in entered_in_vain(placed) if not _holds_later_flush(disk, file)]
+        placed = [file for file in placed if file not in vain]
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
     return Ring(JournalFormat(version), geometry, ordered, damage)
 
@@ -169,6 +172,29 @@ def _records_go_with(opened: ReadableFile, header: FileHeader) -> bool:
     except (RhmError, OSError):
         return False
     return True
+
+
+def _holds_later_flush(disk: Disk, file: RingFile) -> bool:
+    """Whether a good record of a later flush than the one that made the header follows it, with no break between."""
+    header = file.header
+    assert header is not None
+    place = header.first_record_offset
+    try:
+        opened = disk.open(file.path)
+    except OSError:
+        return True
+    try:
+        while DATA_OFFSET <= place < opened.size:
+            size = decode_header(opened.read(place, BLOCK_SIZE)).size
+            record, _, _ = decode_record(opened.read(place, min(size, opened.size - place)), salt=header.salt)
+            if record.flush != header.first_flush & 0xFFFFFFFF:
+                return True
+            place += size
+    except (RhmError, OSError):
+        pass
+    finally:
+        opened.close()
+    return False
 
 
 def _is_blank(opened: ReadableFile) -> bool:

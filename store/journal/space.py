@@ -34,7 +34,11 @@ the oldest file's copies take less than the file, they are made even if this rul
 
 In a ring of legal size (files of 512 blocks or more) the first rule is the one that decides, so an empty ring takes the
 full 80 %. Only with four files, and barely with five, are messages of five to eleven blocks refused earlier, at 74 % at
-worst, because none of the others holds.
+worst, because none of the others holds. Such a ring can also be so full that no file can be copied: new messages then
+wait until those of the oldest file are dequeued.
+
+Pins. While somebody copies or follows the journal, the oldest file is pinned: it counts as held, and so do those after
+it. A pin must never have a record refused, so it is broken where room is short, and whoever has it looks.
 """
 
 from __future__ import annotations
@@ -51,6 +55,20 @@ MAX_BLOCKS: Final = (1 << SIZE_BITS) - 1  # of one record: 2 GiB less a block
 SIZE_MASK: Final = MAX_BLOCKS
 
 _SPARE_FLUSHES: Final = 64  # seals, restarts and so on for which there is room, in a large ring
+
+
+class Pin:
+    """Keeps a file of a ring, and those after it, from being overwritten.
+
+    Attributes:
+        file: the file, counted over all laps.
+        holds: whether it does so still. Whoever has the pin lets go by setting it to False, from any thread.
+    """
+
+    __slots__ = ("file", "holds")
+
+    def __init__(self, file: int) -> None:
+        self.file, self.holds = file, True
 
 
 class RingSpace:
@@ -72,7 +90,19 @@ class RingSpace:
         reserve: blocks that enqueues leave besides, for the dequeues of open transactions.
     """
 
-    __slots__ = ("_held", "_padding", "file", "files", "flush", "largest", "margin", "oldest", "reserve", "threshold")
+    __slots__ = (
+        "_held",
+        "_padding",
+        "_pins",
+        "file",
+        "files",
+        "flush",
+        "largest",
+        "margin",
+        "oldest",
+        "reserve",
+        "threshold",
+    )
 
     def __init__(self, geometry: Geometry, alignment: int, chunk: int) -> None:
         if geometry.files < 2:
@@ -88,6 +118,7 @@ class RingSpace:
         flushes = 2 * (self.files + 1) + self.files * self.file // chunk
         self._padding = (self.flush - 1) * flushes  # of one turn
         self._held: dict[int, int] = {}
+        self._pins: list[Pin] = []
 
     # ---- what is held ----
 
@@ -114,9 +145,32 @@ class RingSpace:
     def settle(self, unsynced: int) -> None:
         """Let go of the files at the head that nothing holds, up to the one in which the place `unsynced` lies."""
         held, last = self._held, unsynced // self.file
+        if self._pins:
+            self._pins = [pin for pin in self._pins if pin.holds]
+            last = min(last, min((pin.file for pin in self._pins), default=last))
         while self.oldest < last and not held.get(self.oldest):
             held.pop(self.oldest, None)
             self.oldest += 1
+
+    def pin(self) -> Pin:
+        """Pin the oldest file."""
+        self._pins.append(Pin(self.oldest))
+        return self._pins[-1]
+
+    def break_pins(self, unsynced: int) -> bool:
+        """Break the pins of the oldest pinned file, if nothing else holds it. Returns whether that frees anything."""
+        if not self._pins:
+            return False
+        pins, before = self._pins, self.oldest
+        first = min(pin.file for pin in pins)
+        self._pins = [pin for pin in pins if pin.file > first]
+        self.settle(unsynced)
+        if self.oldest == before:
+            self._pins = pins
+            return False
+        for pin in pins:
+            pin.holds = pin.holds and pin.file > first
+        return True
 
     @property
     def end(self) -> int:

@@ -123,6 +123,7 @@ class JournalLife:
         now: what the journal holds if all that was appended reaches the disk.
         refused: records refused for want of room, by kind.
         counts: what happened: `busy` and the like.
+        moved_dequeues: transactions' dequeues that were copied forward with their messages.
     """
 
     writer_class: type[Version2Writer] = Version2Writer
@@ -146,6 +147,7 @@ class JournalLife:
         assert journal.info is not None
         self.storage = JournalStorage(disk, DIRECTORY, DEFAULT_BASE_NAME, self.geometry)
         self.storage.sync_end(state.position)
+        self.moved_dequeues = 0
         rng = random.Random(seed)
         self.writer = self.writer_class(
             Identity('queue "q"', 7, 1),
@@ -161,6 +163,7 @@ class JournalLife:
         self.now = self.content
         self.refused: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
+        self._places: dict[int, int] = {}
         self._syncs: list[tuple[SimulatedWritableFile, int]] = []
 
     @property
@@ -225,12 +228,20 @@ class JournalLife:
         """Write the next step, and begin to sync it. Raises OSError; the writer has been told then."""
         step = self.writer.next_flush()
         if step is not None:
+            self._count_moved()
             try:
                 self._syncs = [(file, file.begin_sync()) for file in self.storage.write(step)]
             except OSError as error:
                 self.writer.failed(error)
                 raise
         return step
+
+    def _count_moved(self) -> None:
+        """See whether dequeues of open transactions stand elsewhere than at the last step."""
+        live = self.writer.live
+        places = {rid: live[rid] for each in self.writer.transactions.values() for rid in each.dequeues.values()}
+        self.moved_dequeues += sum(1 for rid, place in places.items() if self._places.get(rid, place) != place)
+        self._places = places
 
     def finish(self) -> None:
         """The step that was begun is synced. Raises as `begin`."""

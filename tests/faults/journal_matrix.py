@@ -18,7 +18,11 @@ from tests.faults.journal_harness import Content, DamagedError, JournalLife, mak
 from tests.faults.simulated_disk import SECTOR, Call, SimulatedDisk
 
 MOST_CRASHES: Final = 3  # in a row
-XIDS: Final = (b"one", b"two", b"a transaction with so long an id that its commit and its dequeues take more than a block" * 2)
+XIDS: Final = (
+    b"one",
+    b"two",
+    b"a transaction with so long an id that its commit and its dequeues take more than a block" * 2,
+)
 
 
 class Shape(NamedTuple):
@@ -32,6 +36,7 @@ class Shape(NamedTuple):
         transactions: how many of the records belong to transactions.
         alignment: bytes to which flushes are padded.
         sector: bytes that the drive writes at once.
+        powersafe: whether a power loss leaves alone what stood in a sector that is being written.
     """
 
     files: int
@@ -41,6 +46,7 @@ class Shape(NamedTuple):
     transactions: float = 0.2
     alignment: int = SECTOR_SIZE
     sector: int = SECTOR
+    powersafe: bool = True
 
     @property
     def geometry(self) -> Geometry:
@@ -73,11 +79,11 @@ class CrashMatrix:
 
     def run(self, seed: int, operations: int) -> None:
         """One history. Raises AssertionError where a crash leaves what it must not."""
-        disk = SimulatedDisk(seed, sector=self.shape.sector)
+        disk = SimulatedDisk(seed, sector=self.shape.sector, powersafe=self.shape.powersafe)
         make(disk, self.shape.geometry, self.shape.alignment)
         _History(self, random.Random(seed), f"seed {seed}", crashes=0, rid=0).run(disk, operations)
 
-    def check_shape(self, **least: int) -> None:
+    def check_shape(self, least: dict[str, int]) -> None:
         """Assert that what makes the matrix worth anything did happen."""
         missed = {name: (self.counts[name], count) for name, count in least.items() if self.counts[name] < count}
         assert not missed, f"(seen, expected) {missed} of {dict(self.counts)}"
@@ -110,6 +116,7 @@ class _History:
     def _take_up(self, disk: SimulatedDisk) -> None:
         self.life = self.matrix.life_class(disk, self.rng.getrandbits(32))
         self.rid = max(self.rid, self.life.highest_rid)
+        self.matrix.counts["in doubt at start"] += len(self.life.now.open)
         for xid in list(self.life.now.open):
             if self.rng.random() < 0.7:  # the rest stays: in doubt
                 self.life.abort(self.next_rid(), xid)
@@ -119,6 +126,7 @@ class _History:
         counts.update(life.counts)
         counts["laps"] += life.lap
         counts["relocated"] += life.writer.relocated
+        counts["moved dequeues"] += life.moved_dequeues
         counts["refused"] += sum(life.refused.values())
 
     def _die(self, call: Call, before: JournalLife | None) -> None:
@@ -128,7 +136,9 @@ class _History:
             return
         for power_loss in (False, True):
             seed = rng.getrandbits(32)
-            path = f"{self.path}, {'power loss' if power_loss else 'kill'} {seed} at {call.number} {call.name} {call.path}"
+            path = (
+                f"{self.path}, {'power loss' if power_loss else 'kill'} {seed} at {call.number} {call.name} {call.path}"
+            )
             matrix.counts["kills"] += 1
             matrix.counts[f"kills at {call.name}"] += 1
             matrix.counts[f"crashes in a row: {self.crashes + 1}"] += 1
@@ -176,7 +186,9 @@ class _History:
 
     def _data(self) -> bytes:
         largest = self.matrix.shape.largest
-        return self.rng.randbytes(self.rng.choice((self.rng.randint(0, min(largest, 80)), self.rng.randint(0, largest))))
+        return self.rng.randbytes(
+            self.rng.choice((self.rng.randint(0, min(largest, 80)), self.rng.randint(0, largest)))
+        )
 
     def _dequeue(self, life: JournalLife, xid: bytes = b"") -> None:
         free = life.free
@@ -197,7 +209,7 @@ class _History:
             enqueued, dequeued = life.now.open.get(xid, ({}, frozenset()))
             own = [rid for rid in enqueued if rid not in dequeued]
             if own:
-                life.dequeue(self.next_rid(), rng.choice(own), xid)
+                self.matrix.counts["own dequeues"] += life.dequeue(self.next_rid(), rng.choice(own), xid)
         elif life.now.open:
             (life.commit if chance < 0.93 else life.abort)(self.next_rid(), rng.choice(list(life.now.open)))
 

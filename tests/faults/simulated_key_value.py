@@ -81,6 +81,21 @@ class SimulatedKeyValue:
         for content in (self._seen, self._folder.database):
             _apply(content, changes)
 
+    def checkpoint(self, directory: str) -> None:
+        """Make a copy of the map as it is, in a new directory. It is durable but for the directory's name."""
+        self._check_open("make a copy")
+        try:
+            self._disk.tree.free_place(directory)
+        except OSError as error:
+            raise CatalogueError(f"{self._path}: RocksDB cannot make a copy in {directory}: {error}") from error
+        partly = partial(_part_of_checkpoint, path=directory, content=self._seen.copy())
+        code = self._disk.call("checkpoint", directory, partly)
+        if code:
+            _part_of_checkpoint(self._disk.tree, {}, self._disk.rng, directory, None)
+            what = f"RocksDB cannot make a copy in {directory}: IO error: {os.strerror(code)}"
+            raise CatalogueError(f"{self._path}: {what}")
+        _make_checkpoint(self._disk.tree, directory, self._seen.copy())
+
     def close(self) -> None:
         """Let it go. Twice is allowed, and so it is when the process is dead."""
         if not self._closed:
@@ -127,6 +142,25 @@ def _part_of_database(tree: Tree, twins: Twins, rng: random.Random, path: str) -
         _make_folder(tree, path)
     elif part == 2:
         _make_database(tree, path)
+
+
+def _make_checkpoint(tree: Tree, path: str, content: dict[bytes, bytes]) -> None:
+    """Its directory is renamed from one with a suffix, so it is whole where it is there."""
+    tree.make_folder(path)
+    folder = tree.folder(path)
+    folder.database = content
+    folder.settle("CURRENT", Inode())
+
+
+def _part_of_checkpoint(
+    tree: Tree, twins: Twins, rng: random.Random, path: str, content: dict[bytes, bytes] | None
+) -> None:
+    """Nothing; a directory of another name; or, if it does not fail, all of it."""
+    part = rng.randrange(2 if content is None else 3)
+    if part == 1 and tree.find(path + ".tmp") is None:
+        tree.make_folder(path + ".tmp")
+    elif part == 2 and content is not None:
+        _make_checkpoint(tree, path, content)
 
 
 def _perhaps_written(

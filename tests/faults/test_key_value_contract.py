@@ -23,15 +23,15 @@ class Opener(Protocol):
     def __call__(self, *, create: bool = False) -> KeyValue: ...
 
 
-def opener(kind: str, directory: Path) -> Opener:
-    """How a map of the kind is opened in `directory`, which is on a disk of its own for the simulated one."""
-    disk = SimulatedDisk(1)
+def opener(kind: str, directory: Path, disk: SimulatedDisk | None = None, name: str = "map") -> Opener:
+    """How a map of the kind is opened in `directory`, or on a disk, one of its own if none is given."""
+    simulated_disk = disk or SimulatedDisk(1)
 
     def rocks(*, create: bool = False) -> KeyValue:
-        return RocksKeyValue.open(directory / "map", create=create)
+        return RocksKeyValue.open(directory / name, create=create)
 
     def simulated(*, create: bool = False) -> KeyValue:
-        return SimulatedKeyValue.open(disk, "/map", create=create)
+        return SimulatedKeyValue.open(simulated_disk, f"/{name}", create=create)
 
     return {"rocks": rocks, "simulated": simulated}[kind]
 
@@ -54,9 +54,33 @@ def key_value(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyVal
 
 
 @pytest.fixture(params=["rocks", "simulated"])
-def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which kind of map."""
+    return str(request.param)
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    """The disk of the simulated ones."""
+    return SimulatedDisk(1)
+
+
+@pytest.fixture
+def opens(kind: str, tmp_path: Path, disk: SimulatedDisk) -> Opener:
     """How a map that outlives its opening is opened."""
-    return opener(request.param, tmp_path)
+    return opener(kind, tmp_path, disk)
+
+
+@pytest.fixture
+def opens_copy(kind: str, tmp_path: Path, disk: SimulatedDisk) -> Opener:
+    """How its copy is opened."""
+    return opener(kind, tmp_path, disk, "copy")
+
+
+@pytest.fixture
+def copy_path(kind: str, tmp_path: Path) -> str:
+    """Where its copy goes."""
+    return str(tmp_path / "copy") if kind == "rocks" else "/copy"
 
 
 class TestContract:
@@ -158,6 +182,82 @@ class TestOpening:
         first.close()
         first.close()
         opens().close()
+
+
+class TestCheckpoints:
+    def test_it_is_what_there_was_and_goes_its_own_way(self, opens: Opener, opens_copy: Opener, copy_path: str) -> None:
+        first = opens(create=True)
+        first.write({b"a": b"1", b"b": b"2", b"long": bytes(100_000)})
+        first.write({b"b": None})
+        first.checkpoint(copy_path)
+        first.write({b"a": b"3"})
+        copy = opens_copy()
+        assert list(copy.items(b"")) == [(b"a", b"1"), (b"long", bytes(100_000))]
+        copy.write({b"a": b"4"})
+        copy.close()
+        assert first.get(b"a") == b"3"
+        first.close()
+        second = opens()
+        assert (second.get(b"a"), opens_copy().get(b"a")) == (b"3", b"4")
+        second.close()
+
+    def test_one_can_be_made_of_another(self, opens: Opener, opens_copy: Opener, copy_path: str) -> None:
+        first = opens(create=True)
+        first.write({b"a": b"1"})
+        first.checkpoint(copy_path)
+        first.close()
+        copy = opens_copy()
+        copy.checkpoint(copy_path + "-2")
+        assert copy.get(b"a") == b"1"
+        copy.close()
+
+    def test_there_must_be_nothing_yet(self, opens: Opener, copy_path: str) -> None:
+        first = opens(create=True)
+        first.checkpoint(copy_path)
+        with pytest.raises(CatalogueError, match=r"map: RocksDB cannot make a copy in .*copy: .*exists"):
+            first.checkpoint(copy_path)
+        with pytest.raises(CatalogueError, match=r"No such file or directory"):
+            first.checkpoint(copy_path + "/missing/copy")
+        first.close()
+        with pytest.raises(CatalogueError, match="closed"):
+            first.checkpoint(copy_path + "-3")
+
+    def test_nobody_else_may_read_it(self, tmp_path: Path) -> None:
+        key_value = RocksKeyValue.open(tmp_path / "map", create=True)
+        key_value.write({b"a": b"1"})
+        key_value.checkpoint(str(tmp_path / "copy"))
+        key_value.close()
+        modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "copy").iterdir()}
+        assert ((tmp_path / "copy").stat().st_mode & 0o777, modes) == (0o700, {0o600})
+
+    @pytest.mark.parametrize("power_loss", [False, True])
+    def test_a_crash_leaves_it_whole_or_not_at_all(self, power_loss: bool) -> None:
+        found = set()
+        for seed in range(50):
+            disk = SimulatedDisk(seed)
+            key_value = SimulatedKeyValue.open(disk, "/map", create=True)
+            key_value.write({b"a": b"1"})
+            disk.kill_at = disk.calls
+            with pytest.raises(Killed):
+                key_value.checkpoint("/copy")
+            disk.crash(power_loss=power_loss)
+            found.add(tuple(disk.names("/")))
+            if disk.is_directory("/copy"):
+                assert list(SimulatedKeyValue.open(disk, "/copy").items(b"")) == [(b"a", b"1")]
+            assert SimulatedKeyValue.open(disk, "/map").get(b"a") == b"1"
+        assert found == {("map",), ("copy.tmp", "map"), ("copy", "map")}
+
+    def test_its_name_has_to_be_synced(self) -> None:
+        found = set()
+        for seed in range(50):
+            disk = SimulatedDisk(seed)
+            key_value = SimulatedKeyValue.open(disk, "/map", create=True)
+            key_value.checkpoint("/copy")
+            if seed % 2:
+                disk.sync_directory("/")
+            disk.crash(power_loss=True)
+            found.add((seed % 2, disk.is_directory("/copy")))
+        assert found == {(0, False), (0, True), (1, True)}
 
 
 class TestCrashes:

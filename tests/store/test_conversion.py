@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import pytest
 
-import store.berkeley
-from formats.broker_records.wiring import Binding, Exchange, Link, Queue
 from formats.broker_records.xids import encode_dtx_xid
 from formats.catalogue import RID_BLOCK
 from formats.rhm.geometry import PAGE_SIZE, Geometry
@@ -22,72 +18,23 @@ from formats.rhm.jinf import TPL_BASE_NAME
 from store.berkeley import read_environment
 from store.catalogue import Catalogue
 from store.check.check import check_store
-from store.conversion import KEPT, MARK, convert, mark_converted
+from store.conversion import KEPT, MARK, mark_converted
 from store.disk import OsDisk
-from store.environment import Environment, tool_environment
-from store.errors import StoreDamagedError, StoreError
+from store.environment import tool_environment
+from store.errors import StoreError
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.key_value import RocksKeyValue
 from store.log_lines import Level, LogLine
 from store.offline import open_store
-from store.parameters import OnDamage, StoreParameters
-from store.store_directory import Found, StoreDirectory
-from store.writable_disk import OsWritableDisk, OsWritableFile
+from store.store_directory import Found
+from tests.support.conversion import content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.old_store import OldStore
 
-# Small journals where the old store says nothing: the disk is spared.
-PARAMETERS = StoreParameters(num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
-REFUSE = replace(PARAMETERS, on_damage=OnDamage.REFUSE)
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 OTHER_BRANCH = encode_dtx_xid(9, b"gid", b"other")
 LOCAL = bytes(range(24))
-
-
-class Content(NamedTuple):
-    """What a store has, whatever its version: without record ids."""
-
-    queues: dict[str, list[tuple[int, bytes | None, bytes]]]
-    records: dict[int, Any]
-    exchanges: dict[int, Any]
-    bindings: list[Any]
-    general: dict[int, Any]
-    in_doubt: list[tuple[bytes, bool | None, int | None, int | None]]
-
-
-def content_of(path: Path) -> Content:
-    source = open_store(OsDisk(), str(path))
-    try:
-        recovered = source.recover()
-        queues = {}
-        for queue in recovered.queues:
-            messages = []
-            for _, place, state, xid in queue.outstanding():
-                assert queue.journal is not None
-                data = b"".join(queue.journal.data_chunks(*queue.journal.data_of_enqueue(place)))
-                messages.append((state, xid, data))
-            queues[queue.name] = messages
-        wiring = source.wiring
-        in_doubt = [
-            (each.xid, each.two_phase, each.enqueues, each.dequeues)
-            for each in recovered.transactions
-            if each.outcome.value == "in-doubt"
-        ]
-        if wiring is None:
-            return Content(queues, {}, {}, [], {}, in_doubt)
-        records = {number: queue.record for number, queue in wiring.queues.items()}
-        return Content(queues, records, wiring.exchanges, wiring.bindings, wiring.general, in_doubt)
-    finally:
-        source.close()
-
-
-def directory_of(path: Path, environment: Environment | None = None) -> StoreDirectory:
-    return StoreDirectory(environment or tool_environment(), str(path), "0.1.0")
-
-
-def converted(path: Path, parameters: StoreParameters = PARAMETERS, log: Callable[[LogLine], None] = print) -> Any:
-    return convert(tool_environment(), directory_of(path), parameters, log)
 
 
 @pytest.fixture
@@ -350,189 +297,14 @@ def test_a_large_message(old: OldStore, path: Path) -> None:
     assert [data for *_, data in content_of(path).queues["orders"]] == [b"before", body]
 
 
-# ---- what is wrong ----
-
-
-def spoil(old: OldStore, path: Path) -> None:
-    """A store of which one record's header is lost, with whole ones behind it."""
-    orders = old.queue("orders")
-    orders.enqueue(b"first")
-    lost = orders.enqueue(b"lost")
-    orders.enqueue(b"third")
-    old.queue("bills").enqueue(b"bill")
+def test_memory_is_bounded(old: OldStore, path: Path) -> None:
+    """40 MiB of bodies pass through, in some MiB."""
+    old.queue("orders", Geometry(8, 16 << 20)).enqueue_many(640, bytes(65536), flush_every=50)
     old.write(path)
-    (file,) = (path / "rhm" / "jrnl").glob("*/orders/JournalData.0000.jdat")
-    content = bytearray(file.read_bytes())
-    content[lost.offset : lost.offset + 4] = b"XXXX"
-    file.write_bytes(content)
-
-
-def test_damage_is_told_and_the_rest_converted(old: OldStore, path: Path) -> None:
-    spoil(old, path)
-    before = content_of(path)
-    assert [data for *_, data in before.queues["orders"]] == [b"first", b"third"]
-    lines: list[LogLine] = []
-    report = converted(path, log=lines.append)
-    assert content_of(path).queues == before.queues
-    critical = [line.text for line in lines if line.level is Level.CRITICAL]
-    assert len(critical) == report.damage > 0
-    assert "JournalData.0000.jdat at 0x" in critical[0]
-    assert f"{report.damage} damages" in lines[-1].text
-
-
-def test_damage_is_refused_if_asked(old: OldStore, path: Path) -> None:
-    spoil(old, path)
-    before = snapshot(path)
-    with pytest.raises(
-        StoreDamagedError, match=r"JournalData\.0000\.jdat at 0x.*on-damage is refuse: see qstore-check"
-    ):
-        converted(path, REFUSE)
-    assert snapshot(path) == before
-
-
-def test_a_sound_store_is_not_refused(old_store: Path) -> None:
-    before = content_of(old_store)
-    converted(old_store, REFUSE)
-    assert content_of(old_store) == before
-
-
-def test_wiring_that_could_not_be_recovered_is_damage(copies: CopyOpener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.berkeley, "find_recovery_program", lambda: None)
-    with copies("legacy-b-crash1").copy() as copy:
-        with pytest.raises(StoreDamagedError, match="newest changes may be missing"):
-            converted(copy.path, REFUSE)
-        lines: list[LogLine] = []
-        converted(copy.path, log=lines.append)
-        assert any(line.level is Level.CRITICAL and "db5.3-util" in line.text for line in lines)
-
-
-def test_a_queue_without_a_journal_gets_an_empty_one(copies: CopyOpener) -> None:
-    with copies("legacy-a-clean").copy() as copy:
-        before = content_of(copy.path)
-        name = next(name for name, messages in before.queues.items() if messages)
-        (lost,) = (copy.path / "rhm" / "jrnl").glob(f"*/{name}")
-        lost.rename(copy.path / "lost")
-        report = converted(copy.path)
-        after = content_of(copy.path)
-        assert after.records == before.records
-        assert after.queues == {**before.queues, name: []}
-        assert report.damage == 1
-
-
-def test_a_journal_that_the_catalogue_does_not_know_is_left_out(copies: CopyOpener) -> None:
-    with copies("legacy-a-clean").copy() as copy:
-        before = content_of(copy.path)
-        stray = JournalBuilder(1, Geometry(4, 4096), queue_name="stray")
-        stray.enqueue(b"m")
-        stray.flush()
-        stray.write_to(copy.path / "rhm" / "jrnl" / "0000" / "stray")
-        lines: list[LogLine] = []
-        report = converted(copy.path, log=lines.append)
-        assert content_of(copy.path) == before
-        assert report.damage == 1
-        assert any('"stray", which the catalogue does not know, holds 1 message' in line.text for line in lines)
-
-
-def test_wiring_is_kept_and_passwords_are_not_logged(old: OldStore, path: Path) -> None:
-    old.queue("orders").enqueue(b"m")
-    old.queues[3] = Queue("orders")
-    old.exchanges[5] = Exchange("dead", True, "fanout")
-    old.bindings = [(5, Binding(3, "orders", "b")), (5, Binding(3, "orders", "a")), (6, Binding(3, "orders", "stale"))]
-    old.general[8] = Link("link.v2", "l", "host", 5672, "tcp", True, "PLAIN", "user", "secret")
-    before = content_of(old.write(path))
-    assert len(before.bindings) == 2
-    lines: list[LogLine] = []
-    report = converted(path, log=lines.append)
-    after = content_of(path)
-    assert after == before
-    assert after.general == old.general
-    assert "secret" not in " ".join(line.text for line in lines) + repr(report)
-    assert any("stale binding" in line.text for line in lines)
-
-
-@pytest.mark.parametrize("spoiled", ["queue", "exchange", "general"])
-def test_a_record_that_cannot_be_read_is_told_and_left_out(old: OldStore, path: Path, spoiled: str) -> None:
-    old.queue("orders").enqueue(b"m")
-    old.queues[3] = Queue("orders")
-    if spoiled == "queue":
-        old.queues[0] = Queue("zero")
-    elif spoiled == "exchange":
-        old.exchanges[0] = Exchange("zero", True, "fanout")
-        old.bindings = [(0, Binding(3, "orders", "b"))]
-    else:
-        old.general[0] = Link("link.v2", "zero", "host", 5672, "tcp", True, "PLAIN", "user", "secret")
-    lines: list[LogLine] = []
-    converted(old.write(path), log=lines.append)
-    after = content_of(path)
-    assert list(after.records) == [3]
-    assert (after.exchanges, after.bindings, after.general) == ({}, [], {})
-    (line,) = [line.text for line in lines if "id 0" in line.text]
-    assert "secret" not in line
-
-
-def test_two_queues_of_one_name(old: OldStore, path: Path) -> None:
-    old.queue("orders").enqueue(b"m")
-    old.queues = {3: Queue("orders"), 4: Queue("orders")}
-    old.exchanges[5] = Exchange("dead", True, "fanout")
-    old.bindings = [(5, Binding(4, "orders", "b"))]
-    lines: list[LogLine] = []
-    converted(old.write(path), log=lines.append)
-    after = content_of(path)
-    assert after.queues == {"orders": [(LIVE, None, b"m")]}
-    assert (list(after.records), after.bindings) == ([3], [])
-    assert any("is there twice" in line.text for line in lines)
-
-
-def test_a_converted_store_that_is_there_already_is_not_overwritten(old: OldStore, path: Path) -> None:
-    old.queue("orders").enqueue(b"m")
-    old.write(path)
-    (path / KEPT).mkdir()
-    before = snapshot(path)
-    with pytest.raises(StoreError, match=r"rhm\.version-1: there is a converted store already"):
-        converted(path)
-    assert snapshot(path) == before
-
-
-def test_where_nothing_is(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no store of version 1"):
-        converted(tmp_path)
-
-
-def test_a_store_that_does_not_fit_is_refused(old: OldStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = old.queue("orders", Geometry(4, 1 << 16))
-    orders.enqueue_many(1000, b"x" * 80)
-    old.write(path)
-    before = snapshot(path / "rhm")
-    monkeypatch.setattr("store.journal_build.MAX_FILES", 4)
-    monkeypatch.setattr("store.journal_build.MAX_PAGES", 1)
-    expected = r'queue "orders": 1,000 messages of 128,000 bytes do not fit into the largest journal, 4 files of 1 page'
-    with pytest.raises(StoreError, match=expected):
-        converted(path)
-    assert snapshot(path / "rhm") == before
-    assert sorted(os.listdir(path)) == ["rhm"]
-
-
-def test_a_full_disk_leaves_the_old_store_alone(old: OldStore, path: Path) -> None:
-    old.queue("orders").enqueue(b"m")
-    old.write(path)
-    before = content_of(path)
-
-    class FullDisk(OsWritableDisk):
-        def create(self, path: str, size: int) -> OsWritableFile:
-            if "/jrnl/" in path:
-                raise OSError(errno.ENOSPC, "No space left on device", path)
-            return super().create(path, size)
-
-    environment = replace(tool_environment(), disk=FullDisk())
-    with pytest.raises(StoreError, match="No space left on device; make room and start again"):
-        convert(environment, directory_of(path, environment), PARAMETERS, print)
-    assert sorted(os.listdir(path)) == ["rhm"]
-    assert content_of(path) == before
-
-
-def test_the_new_store_is_nobody_elses(old: OldStore, path: Path) -> None:
-    old.queue("orders").enqueue(b"m")
-    converted(old.write(path))
-    mark = directory_of(path).read_mark()
-    assert mark.store_id != UUID(int=0)
-    assert not mark.clean_close, "what was delivered before is not known"
+    old.journals.clear()
+    tracemalloc.start()
+    report = converted(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert report.messages == 640
+    assert peak < 24 << 20

@@ -7,13 +7,11 @@ import errno
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -29,24 +27,12 @@ from store.sync import (
     helper,
     process,
 )
-from store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
+from store.writable_disk import OsWritableFile, WritableFile
+from tests.support.sync_files import FileMaker, PipeFile
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30.0
 """No test waits longer for what must happen."""
-
-
-class PipeFile(OsWritableFile):
-    """A file that cannot be synced: a pipe's end, EINVAL."""
-
-    def __init__(self) -> None:
-        self._path = "pipe"
-        self._size = 0
-        self._descriptor, self._other = os.pipe()
-
-    def close(self) -> None:
-        super().close()
-        os.close(self._other)
 
 
 class FaultyFile(PipeFile):
@@ -54,32 +40,6 @@ class FaultyFile(PipeFile):
 
     def sync(self) -> None:
         raise RuntimeError("a fault of the program")
-
-
-FileMaker = Callable[[int], list[OsWritableFile]]
-
-
-@pytest.fixture
-def make_files(tmp_path: Path) -> Iterator[FileMaker]:
-    made: list[OsWritableFile] = []
-
-    def make(count: int) -> list[OsWritableFile]:
-        files = [OsWritableDisk().create(str(tmp_path / f"{len(made) + number}"), 4096) for number in range(count)]
-        for file in files:
-            file.write(0, b"x" * 512)
-        made.extend(files)
-        return files
-
-    yield make
-    for file in made:
-        file.close()
-
-
-@pytest.fixture
-def pipe_file() -> Iterator[PipeFile]:
-    file = PipeFile()
-    yield file
-    file.close()
 
 
 @pytest.fixture(params=["process", "thread", "inline"])
@@ -440,69 +400,6 @@ time.sleep({PATIENCE_SECONDS * 2})
         assert is_running(pid)
         parent.kill()
     assert eventually(lambda: not is_running(pid))
-
-
-# One sync for many files.
-
-
-@pytest.fixture
-def own_files(make_files: FileMaker) -> list[int]:
-    return [file.fileno() for file in make_files(40)]
-
-
-def test_many_files_of_an_ext4_are_synced_at_once(own_files: list[int], tmp_path: Path) -> None:
-    name = subprocess.run(["df", "--output=fstype", tmp_path], capture_output=True, check=True, text=True).stdout
-    expected = [0] * 40 if name.split()[-1] == "ext4" else None
-    assert helper.FileSystemSync().sync(own_files) == expected
-
-
-def test_files_of_several_file_systems_are_not(own_files: list[int], pipe_file: PipeFile) -> None:
-    assert helper.FileSystemSync().sync([*own_files, pipe_file.fileno()]) is None
-
-
-@pytest.mark.parametrize(
-    ("release", "tells"), [("4.19.0", False), ("5.7.9-x", False), ("5.8-rc1", True), ("6.1", True)]
-)
-def test_a_kernel_whose_syncfs_tells_no_errors_is_not_asked(
-    monkeypatch: pytest.MonkeyPatch, pipe_file: PipeFile, release: str, tells: bool
-) -> None:
-    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
-    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "", release, "", "")))
-    assert (helper.FileSystemSync().sync([pipe_file.fileno()]) is not None) == tells
-
-
-def test_each_file_is_asked_for_its_own_error(monkeypatch: pytest.MonkeyPatch, pipe_file: PipeFile) -> None:
-    """A pipe's file system can be synced, the pipe itself has nothing to ask: ESPIPE."""
-    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
-    assert helper.FileSystemSync().sync([pipe_file.fileno()] * 2) == [errno.ESPIPE] * 2
-
-
-def test_after_a_failed_syncfs_each_file_is_synced_by_itself(
-    monkeypatch: pytest.MonkeyPatch, own_files: list[int]
-) -> None:
-    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
-    at_once = helper.FileSystemSync()
-    monkeypatch.setattr(at_once, "_libc", SimpleNamespace(syncfs=lambda descriptor: -1))
-    assert at_once.sync(own_files) is None
-
-
-def test_a_file_system_that_cannot_be_synced_at_once_is_synced_file_by_file(
-    monkeypatch: pytest.MonkeyPatch, make_files: FileMaker, pipe_file: PipeFile
-) -> None:
-    """The helper's side alone, in this process, as on a file system that is not ext4."""
-    asked: list[int] = []
-
-    def sync_file(descriptor: int) -> int:
-        asked.append(descriptor)
-        return 0
-
-    monkeypatch.setattr(helper, "sync_file", sync_file)
-    monkeypatch.setattr(helper.FileSystemSync, "sync", lambda _, descriptors: None)
-    descriptors = [file.fileno() for file in make_files(100)]
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with near, far:
-        assert helper.Helper(far).sync(descriptors) == [0] * 100
-    assert sorted(asked) == sorted(descriptors)
 
 
 # The choice.

@@ -8,10 +8,11 @@ from store.key_value import CatalogueError
 
 
 class MemoryKeyValue:
-    """Keeps everything in a dict; `contents` is open to tests that want to damage it."""
+    """Keeps everything in a dict; `contents` is open to tests that want to damage it, `checkpoints` are by path."""
 
     def __init__(self) -> None:
         self.contents: dict[bytes, bytes] = {}
+        self.checkpoints: dict[str, MemoryKeyValue] = {}
         self.batches = 0
         self.damage: tuple[str, ...] = ()
         self._closed = False
@@ -32,6 +33,13 @@ class MemoryKeyValue:
                 self.contents.pop(key, None)
             else:
                 self.contents[key] = value
+
+    def checkpoint(self, directory: str) -> None:
+        self._check_open()
+        if directory in self.checkpoints:
+            raise CatalogueError(f"{directory} exists")
+        copy = self.checkpoints[directory] = MemoryKeyValue()
+        copy.contents = self.contents.copy()
 
     def close(self) -> None:
         self._closed = True

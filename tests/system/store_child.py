@@ -1,19 +1,20 @@
-"""A program that works on a store until it is killed, and says what it does before and after it does it.
+"""A program whose children work on a store until they are killed, and say what they do before and after they do it.
 
-    python -m tests.system.store_child STORE NUMBER
+It reads lines from its standard input, each a run's number and the path of a store, and forks a child for each, which
+is much faster than a new program for each. The child writes JSON lines to the standard output, each by one write, so
+that what was said before a SIGKILL is in the pipe. The messages are numbered by tokens, which go up with the order in
+which they are appended, and begin at NUMBER million; a message's whole content follows from its token.
 
-It writes JSON lines to its standard output, each by one write, so that what was said before a SIGKILL is in the pipe.
-The messages are numbered by tokens, which go up with the order in which they are appended; NUMBER is the run's, and
-its tokens begin at NUMBER million. A message's whole content follows from its token.
-
-    started   the program runs, and opens the store now
+    started   the child runs, with this process id, and opens the store now
     opened    what was recovered: queue -> [rid, token or None for wrong content, state, xid, redelivered], in order
     do        an operation comes now: its number, kind, puts and takes as [queue, token], xid, name
     got       what was put has these record ids
     refused   it was refused, and has done nothing
     done      its callback was called; with an error if there was one
     closing   the store is closed now, with these tokens as delivered: SIGTERM came
-    closed    whether it is marked clean
+    closed    whether it is marked clean, and how many records were relocated in this run
+    failed    a traceback
+    ended     from the program itself: the child's status, as `os.waitpid` tells it
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -48,7 +50,7 @@ PARAMETERS: Final = StoreParameters(
 )
 MOST_QUEUES: Final = 5
 _HEADER: Final = encode_message(b"", destination="amq.direct", delivery_properties={"delivery_mode": 2})
-_DEPTH: Final = 60  # messages, from which on more go than come
+_DEPTHS: Final = (60, 30, 400)  # messages, from which on more go than come, by run: the last is beyond the threshold
 _STUCK: Final = 17  # one of so many messages stays, so that a ring has to carry it on
 
 
@@ -100,6 +102,7 @@ class Child:
     def __init__(self, path: str, number: int) -> None:
         self.random = random.Random(number)
         self.token = number * 1_000_000
+        self.depth = _DEPTHS[number % len(_DEPTHS)]
         self.operation = 0
         self.store = MessageStore(system_environment(), path, PARAMETERS, "0.1.0", log=lambda line: None)
         self.queues: dict[str, Held] = {}
@@ -187,7 +190,7 @@ class Child:
         held, numbers = self.queues[name], []
         for _ in range(self.random.randint(1, 20)):
             message = self.some_message(name)
-            if message is not None and self.random.random() * 2 < len(held.live) / _DEPTH:
+            if message is not None and self.random.random() * 2 < len(held.live) / self.depth:
                 token, rid = message
                 numbers.append(self.begin("plain", takes=[(name, token)]))
                 self.store.append.dequeue(held.journal, rid)
@@ -399,19 +402,37 @@ class Child:
             delivered[name] = [token for token in held.live if self.random.random() < 0.3]
             ids[held.journal.queue_id] = [held.live[token] for token in delivered[name]]
         say(closing=delivered)
-        say(closed=self.store.close(ids))
+        relocated = sum(held.journal.writer.relocated for held in self.queues.values())
+        say(closed=self.store.close(ids), relocated=relocated)
 
 
-def main() -> None:
+def run(path: str, number: int) -> None:
     """Work until SIGTERM comes, or SIGKILL."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     say(started=os.getpid())
-    child = Child(sys.argv[1], int(sys.argv[2]))
+    child = Child(path, number)
     while not asked:
         child.work()
         child.store.collect(0.002 if child.random.random() < 0.3 else 0.0)
     child.close()
+
+
+def main() -> None:
+    """A child for each line."""
+    for line in sys.stdin:
+        number, path = line.rstrip("\n").split(" ", 1)
+        child = os.fork()
+        if child == 0:
+            try:
+                run(path, int(number))
+            except BaseException:
+                say(failed=traceback.format_exc())
+            finally:
+                os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        os.write(1, b"\n")  # it may have been killed within a line
+        say(ended=status)
 
 
 if __name__ == "__main__":

@@ -208,4 +208,3 @@ class Ledger:
             assert (name in found_now) in states, f"{name}: {'there' if name in found_now else 'not there'}"
         assert found_now <= possible.keys()
         self.resources = found_now
-

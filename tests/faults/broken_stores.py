@@ -1,0 +1,149 @@
+"""Stores that are broken on purpose, each in one place, to show that the crash matrix finds it.
+
+Each is a context in which the store's code is changed: what a plausible slip would have made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final
+from unittest.mock import patch
+
+from formats.checksum import extend_crc32c
+from formats.rhm.jinf import JournalInfo
+from store.catalogue import Catalogue
+from store.changes import Changes
+from store.flusher import Flusher
+from store.journal.storage import create_journal, remove_journal
+from store.queue_journal import Done, QueueJournal
+from store.store_directory import StoreDirectory
+from store.transactions import Dequeue, Enqueue, Transactions
+
+
+def _make_journal(self: Changes, path: str, info: JournalInfo) -> None:
+    """The name of the journal's directory is not synced."""
+    create_journal(self._environment.disk, path, info)
+
+
+def _delete_queue(self: Changes, journal: QueueJournal, done: Callable[[None, Exception | None], None]) -> None:
+    """The journal is removed before the catalogue says so."""
+    delete = self._catalogue.delete_queue
+
+    def removed_first(number: int) -> None:
+        if number == journal.queue_id:
+            remove_journal(self._environment.disk, journal.directory)
+            self._environment.disk.make_directory(journal.directory)
+        delete(number)
+
+    self._catalogue = _Instead(self._catalogue, delete_queue=removed_first)  # type: ignore[assignment]
+    _sound_delete_queue(self, journal, done)
+
+
+_sound_delete_queue = Changes.delete_queue
+
+
+class _Instead:
+    """Something with some of its methods replaced."""
+
+    def __init__(self, sound: object, **methods: Callable[..., object]) -> None:
+        self.__dict__.update(methods)
+        self._sound = sound
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sound, name)
+
+
+def _when_synced(self: Flusher, journals: Iterable[QueueJournal], done: Done) -> None:
+    """Whoever waits for the disk is called before it is done."""
+    self.call_later(done, None)
+
+
+def _commit_without_list(
+    self: Transactions, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done
+) -> list[int]:
+    """The commits follow the records in each journal, whether those of the others are on the disk or not."""
+    self._count += 1
+    xid = b"%24d" % (self._run + self._count)
+    journals, rids, _ = self._write(xid, enqueues, dequeues, listed=False)
+    self._outcomes(xid, journals, commits=True)
+    self._flusher.when_synced(journals, done)
+    return rids
+
+
+def _commit_listed_first(
+    self: Transactions, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done
+) -> list[int]:
+    """The prepared list has the transaction, and says that it commits, before its records are on the disk."""
+    self._count += 1
+    xid = b"%24d" % (self._run + self._count)
+    journals, rids, _ = self._write(xid, enqueues, dequeues, listed=False)
+    self._written(xid, None, journals, done, None)
+    return rids
+
+
+def _listed_after_commits(
+    self: Transactions, xid: bytes, branch: object, journals: list[QueueJournal], done: Done, error: Exception | None
+) -> None:
+    """The prepared list has a local transaction only when the commits are in the journals."""
+    if branch is not None or error is not None:
+        _sound_written(self, xid, branch, journals, done, error)  # type: ignore[arg-type]
+        return
+    self._outcomes(xid, journals, commits=True)
+
+    def ended(_: Exception | None) -> None:
+        rid, kind, prepared = self._appender.take_id(), b"\0", self._list
+        enqueue = partial(prepared.writer.enqueue_in, xid, rid, (kind,), len(kind), extend_crc32c(0, kind))
+        self._appender.with_room(prepared, enqueue)
+        self._forget(xid, commits=True)
+        self._flusher.when_synced((prepared,), done)
+        self._flusher.start()
+
+    self._flusher.when_synced(journals, ended)
+    self._flusher.start()
+
+
+_sound_written = Transactions._written
+
+
+def _forgotten_too_early(
+    self: Transactions, xid: bytes, journals: list[QueueJournal], branch: object, *, commits: bool
+) -> None:
+    """The prepared list forgets a transaction before the journals have its outcome on the disk."""
+    self._forget(xid, commits=commits)
+    self._branches.pop(xid, None)
+    self._flusher.start()
+    self._outcomes(xid, journals, commits=commits)
+    self._flusher.start()
+
+
+def _reserve_rids(self: Catalogue) -> range:
+    """Record ids go on from what was reserved when the store was made: nothing is written."""
+    taken: dict[object, int] = self._taken  # type: ignore[assignment]
+    start = taken.get("rids", self.rid_high_water())
+    taken["rids"] = start + 64
+    return range(start, start + 64)
+
+
+def _mark_only_clean(self: StoreDirectory, store_id: Any, *, clean: bool) -> None:
+    """The mark of a clean close is never taken away."""
+    if clean or not self._disk.is_file(self.part("STORE")):
+        _sound_mark(self, store_id, clean=clean)
+
+
+_sound_mark = StoreDirectory.mark
+
+
+BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "directory not synced": partial(patch.object, Changes, "_make_journal", _make_journal),
+    "journal removed before its queue": partial(patch.object, Changes, "delete_queue", _delete_queue),
+    "completion before sync": partial(patch.object, Flusher, "when_synced", _when_synced),
+    "commit before the records of others": partial(patch.object, Transactions, "commit", _commit_without_list),
+    "list before the records": partial(patch.object, Transactions, "commit", _commit_listed_first),
+    "list after the commits": partial(patch.object, Transactions, "_written", _listed_after_commits),
+    "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
+    "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),
+    "clean mark not taken away": partial(patch.object, StoreDirectory, "mark", _mark_only_clean),
+}
+"""Name -> the context in which a store is broken so."""

@@ -1,0 +1,737 @@
+"""A whole store on a simulated disk, beside a model of what may be found in it after a crash.
+
+A `StoreLife` is one process's time with the store: it opens it, holds what it finds against the model, does work under
+a seed and keeps the model. A `CrashMatrix` runs one life after the other, and at each call that changes the disk it
+looks at what another process would find if this one died there: see `CrashMatrix`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+from unittest.mock import patch
+
+from formats.broker_records.wiring import Binding, Exchange, Queue
+from formats.rhm.geometry import Geometry
+from store.background import InlineBackground
+from store.environment import Environment
+from store.errors import StoreError
+from store.journal.enqueue_map import LIVE
+from store.journal.gathering import data_crc
+from store.journal.step import JournalError, JournalFailedError
+from store.key_value import CatalogueError
+from store.log_lines import Level, LogLine
+from store.message_store import MessageStore
+from store.parameters import StoreParameters
+from store.queue_journal import Done, QueueJournal
+from store.sync.driver import Completion, SyncDriver
+from store.sync.inline import InlineSync
+from store.transactions import Dequeue, Enqueue
+from store.writable_disk import WritableFile
+from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
+from tests.faults.simulated_key_value import SimulatedKeyValue
+from tests.faults.store_model import (
+    BindingModel,
+    Branch,
+    BrokenPromiseError,
+    ExchangeModel,
+    Fate,
+    Found,
+    FoundQueue,
+    Message,
+    Model,
+    Operation,
+    QueueModel,
+    require,
+)
+
+PATH: Final = "/store"
+GEOMETRIES: Final = (Geometry(4, 4096), Geometry(6, 2048), Geometry(4, 8192))
+XIDS: Final = (b"branch-a", b"branch-b", b"branch-c" * 20)
+RID_BLOCK: Final = 64
+_MOST_QUEUES: Final = 4
+_MOST_TURNS: Final = 2000
+
+_Result = TypeVar("_Result")
+
+
+class TinyParameters(StoreParameters):
+    """Sizes below what is legal, so that everything happens soon."""
+
+    __slots__ = ()
+
+    @property
+    def tpl_geometry(self) -> Geometry:
+        """Sixteen KiB."""
+        return Geometry(4, 4096)
+
+    @property
+    def page_bytes(self) -> int:
+        """Two sectors."""
+        return 1024
+
+    @property
+    def tpl_page_bytes(self) -> int:
+        """One sector."""
+        return 512
+
+    @property
+    def write_cache_bytes(self) -> int:
+        """So little that enqueues wait for the disk now and then."""
+        return 2048
+
+
+class SlowSync:
+    """A driver whose syncs begin at once and end when chance says, in any order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._under_way: list[tuple[int, list[tuple[WritableFile, int]]]] = []
+
+    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        """Begin."""
+        self._under_way.append((ticket, [(file, file.begin_sync()) for file in files]))  # type: ignore[attr-defined]
+
+    def fileno(self) -> int:
+        """Nobody polls this one, but there is something to wait for."""
+        return 0
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        """End some of what is under way, and at least one if the caller waits."""
+        rng, done = self._rng, []
+        rng.shuffle(self._under_way)
+        while self._under_way and (rng.random() < 0.4 or (timeout is None and not done)):
+            ticket, files = self._under_way.pop()
+            first: OSError | None = None
+            for file, token in files:
+                try:
+                    file.finish_sync(token)  # type: ignore[attr-defined]
+                except OSError as error:
+                    first = first or error
+            done.append((ticket, first))
+        return done
+
+    def close(self) -> None:
+        """What is under way does not come back."""
+        self._under_way.clear()
+
+
+class SlowBackground(InlineBackground):
+    """A background that does the work when chance says, in order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._later: deque[Callable[[], None]] = deque()
+
+    def run(
+        self, work: Callable[[], _Result], done: Callable[[_Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do `work` later."""
+        self._later.append(partial(super().run, work, done, failed))
+
+    def collect(self) -> None:
+        """Do some of it, and call whoever waits for what is done."""
+        while self._later and self._rng.random() < 0.5:
+            self._later.popleft()()
+        super().collect()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is left."""
+        return bool(self._later) or super().is_busy
+
+    def wait(self) -> None:
+        """Do all of it."""
+        while self._later:
+            self._later.popleft()()
+
+
+def simulated_environment(
+    disk: SimulatedDisk, rng: random.Random, driver: Callable[[], SyncDriver] | None = None
+) -> Environment:
+    """Everything from outside: slow, or inline, by chance, unless the driver is given."""
+    slow = rng.random() < 0.6
+    make = driver or ((lambda: SlowSync(rng)) if slow else InlineSync)
+    return Environment(
+        disk,
+        lambda path, *, create: SimulatedKeyValue.open(disk, path, create=create),
+        lambda _: make(),
+        (lambda: SlowBackground(rng)) if slow else InlineBackground,
+        lambda: 1_700_000_000_000_000_000,
+        rng.getrandbits,
+    )
+
+
+@contextmanager
+def tiny_rid_blocks() -> Iterator[None]:
+    """Blocks of record ids that are soon used up."""
+    with patch("store.catalogue.RID_BLOCK", RID_BLOCK), patch("formats.catalogue.RID_BLOCK", RID_BLOCK):
+        yield
+
+
+def look(store: MessageStore) -> Found:
+    """What a store that was just opened holds. Ends its recovery."""
+    queues = {}
+    for queue in store.recovered_queues:
+        messages = list(store.messages(queue))
+        require(queue.messages + queue.in_doubt == len(messages), f"{queue.record.name}: counted wrongly")
+        require(queue.messages == sum(each.state == LIVE for each in messages), "counted wrongly")
+        queues[queue.queue_id] = FoundQueue(queue.record.name, messages)
+    bindings = {(each.record.key, each.record.queue_name, each.exchange.name) for each in store.wiring.bindings}
+    exchanges = {number: exchange.name for number, exchange in store.wiring.exchanges.items()}
+    orphans = names_in(store, "orphans")
+    found = Found(store.was_clean, queues, exchanges, bindings, set(store.transactions.in_doubt), len(orphans))
+    require(not names_in(store, "quarantine"), "a journal was set aside as damaged")
+    journals = {entry.directory.rsplit("/", 1)[1] for entry in store.journals.values()}
+    require(set(names_in(store, "jrnl")) == journals, "a directory was left behind")
+    for queue in list(store.recovered_queues):
+        require(store.wiring.queues[queue.queue_id].record == queue.record, "the wiring names another queue")
+    store.end_recovery()
+    return found
+
+
+def names_in(store: MessageStore, part: str) -> list[str]:
+    """The names in a part of the store's directory; none if it is not there."""
+    disk, path = store._environment.disk, store.directory.part(part)
+    return disk.names(path) if disk.is_directory(path) else []
+
+
+class StoreLife:
+    """One process's time with the store.
+
+    Args:
+        disk: where it is.
+        model: what may be found.
+        rng: decides everything.
+        must_be_clean: it was closed cleanly, and nobody has opened it since.
+        faults: whether the disk fails, so that errors are no surprise.
+        driver: makes the sync driver, if it is a special one.
+
+    Raises:
+        BrokenPromiseError: it may not be as it is.
+    """
+
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        model: Model,
+        rng: random.Random,
+        *,
+        must_be_clean: bool = False,
+        faults: bool = False,
+        driver: Callable[[], SyncDriver] | None = None,
+    ) -> None:
+        self.disk, self.rng, self.faults = disk, rng, faults
+        self.lines: list[LogLine] = []
+        self.asked = self.answered = self.refused = 0
+        self.errors: list[Exception] = []
+        environment = simulated_environment(disk, rng, driver)
+        try:
+            self.store = MessageStore(environment, PATH, TinyParameters(), "test", log=self.lines.append)
+        except StoreError as error:
+            require(faults, f"the store cannot be opened: {error}")
+            raise
+        told = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
+        orphans = len(names_in(self.store, "orphans")) - model.orphans
+        require(len(told) <= orphans, f"damage is reported: {told}")
+        found = look(self.store)
+        model.check(found, must_be_clean=must_be_clean)
+        first = self.store._ids.next
+        require(first > model.highest_rid, f"record id {first} was given out before")
+        self.model = model.after(found)
+        for queue in self.model.queues.values():
+            assert queue.number is not None
+            queue.journal = self.store.journals[queue.number]
+
+    # ---- what is asked, and what is answered ----
+
+    def _ask(self, answered: Callable[[Exception | None], None]) -> Done:
+        """A callback that is called once."""
+        self.asked += 1
+        calls = []
+
+        def done(error: Exception | None) -> None:
+            calls.append(error)
+            require(len(calls) == 1, "called back twice")
+            self.answered += 1
+            if error is not None:
+                require(self.faults, f"an error without a cause: {error!r}")
+                self.errors.append(error)
+            answered(error)
+
+        return done
+
+    def quiesce(self) -> None:
+        """Until everything is answered."""
+        for _ in range(_MOST_TURNS):
+            self.store.start()
+            self.store.collect(None)
+            if self.asked == self.answered and self.store._flusher.is_idle:
+                self.highest()
+                return
+        raise BrokenPromiseError("somebody is never called back")
+
+    def highest(self) -> None:
+        """Note the highest record id that may be in use."""
+        self.model.highest_rid = max(self.model.highest_rid, self.store._ids.next - 1)
+
+    # ---- work ----
+
+    def work(self, steps: int) -> None:
+        """Some steps, by chance."""
+        deeds = [
+            (self.create_queue, 3),
+            (self.delete_queue, 1),
+            (self.change_wiring, 2),
+            (self.enqueue, 14),
+            (self.dequeue, 10),
+            (self.purge, 1),
+            (self.transaction, 6),
+            (self.prepare, 5),
+            (self.decide, 6),
+            (self.load, 1),
+            (self.flush, 8),
+            (self.store.start, 3),
+            (self.store.collect, 8),
+            (self.quiesce, 2),
+        ]
+        chosen = self.rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds], k=steps)
+        for deed in chosen:
+            deed()
+
+    def queues(self) -> list[QueueModel]:
+        """The queues that take messages."""
+        return [queue for queue in self.model.queues.values() if queue.is_certain and queue.journal is not None]
+
+    def some_queues(self) -> list[QueueModel]:
+        """One queue, or a few."""
+        queues = self.queues()
+        return self.rng.sample(queues, min(len(queues), self.rng.choice((1, 1, 2, 3))))
+
+    def message(self) -> bytes:
+        """Data that was never used."""
+        head = b"%d:" % self.model.unique()
+        return head + b"." * self.rng.choice((0, 20, 70, 200, 500))
+
+    # ---- wiring ----
+
+    def create_queue(self) -> None:
+        """Ask for a queue."""
+        if len(self.model.queues) >= _MOST_QUEUES:
+            return
+        queue = QueueModel(f"queue-{self.model.unique()}")
+        self.model.queues[queue.name] = queue
+
+        def made(journal: QueueJournal | None, error: Exception | None) -> None:
+            if journal is not None:
+                queue.number, queue.journal, queue.is_certain = journal.queue_id, journal, True
+            done(error)
+
+        done = self._ask(lambda _: None)
+        self.store.changes.create_queue(Queue(queue.name), self.rng.choice(GEOMETRIES), made)
+
+    def delete_queue(self) -> None:
+        """Ask for the end of a queue."""
+        queues = self.queues()
+        if len(queues) < 2:
+            return
+        queue = self.rng.choice(queues)
+        queue.is_certain, queue.is_deleting = False, True
+        assert queue.journal is not None
+
+        def deleted(_: None, error: Exception | None) -> None:
+            if error is None:
+                del self.model.queues[queue.name]
+                for binding in list(self.model.bindings.values()):
+                    if binding.queue is queue:
+                        del self.model.bindings[binding.key]
+            done(error)
+
+        done = self._ask(lambda _: None)
+        self.store.changes.delete_queue(queue.journal, deleted)
+
+    def change_wiring(self) -> None:
+        """Ask for an exchange or a binding, or for the end of one."""
+        self.rng.choice((self.create_exchange, self.delete_exchange, self.bind, self.bind, self.unbind))()
+
+    def create_exchange(self) -> None:
+        """Ask for an exchange."""
+        exchange = ExchangeModel(f"exchange-{self.model.unique()}")
+        self.model.exchanges[exchange.name] = exchange
+
+        def made(number: int | None, error: Exception | None) -> None:
+            exchange.number, exchange.is_certain = number, error is None
+            done(error)
+
+        done = self._ask(lambda _: None)
+        self.store.changes.create_exchange(Exchange(exchange.name, durable=True, type="topic"), made)
+
+    def delete_exchange(self) -> None:
+        """Ask for the end of an exchange."""
+        exchanges = [each for each in self.model.exchanges.values() if each.is_certain]
+        if len(exchanges) < 2:
+            return
+        exchange = self.rng.choice(exchanges)
+        exchange.is_certain = False
+        assert exchange.number is not None
+
+        def deleted(_: None, error: Exception | None) -> None:
+            if error is None:
+                del self.model.exchanges[exchange.name]
+                for binding in list(self.model.bindings.values()):
+                    if binding.exchange is exchange:
+                        del self.model.bindings[binding.key]
+            done(error)
+
+        done = self._ask(lambda _: None)
+        self.store.changes.delete_exchange(exchange.number, deleted)
+
+    def bind(self) -> None:
+        """Ask for a binding."""
+        exchanges, queues = [each for each in self.model.exchanges.values() if each.is_certain], self.queues()
+        if not exchanges or not queues:
+            return
+        binding = BindingModel(f"key-{self.model.unique()}", self.rng.choice(queues), self.rng.choice(exchanges))
+        self.model.bindings[binding.key] = binding
+
+        def made(entry: object, error: Exception | None) -> None:
+            if binding.key in self.model.bindings:
+                binding.entry, binding.is_certain = entry, error is None
+            done(error)
+
+        done = self._ask(lambda _: None)
+        assert binding.queue.number is not None
+        assert binding.exchange.number is not None
+        record = Binding(binding.queue.number, binding.queue.name, binding.key)
+        self.store.changes.create_binding(binding.exchange.number, record, made)
+
+    def unbind(self) -> None:
+        """Ask for the end of a binding that this life made."""
+        bindings = [each for each in self.model.bindings.values() if each.is_certain and each.entry is not None]
+        bindings = [each for each in bindings if each.queue.is_certain and each.exchange.is_certain]
+        if not bindings:
+            return
+        binding = self.rng.choice(bindings)
+        binding.is_certain = False
+
+        def deleted(_: None, error: Exception | None) -> None:
+            if error is None:
+                self.model.bindings.pop(binding.key, None)
+            done(error)
+
+        done = self._ask(lambda _: None)
+        self.store.changes.delete_binding(binding.entry, deleted)  # type: ignore[arg-type]
+
+    # ---- messages ----
+
+    def _append(self, work: dict[QueueModel, Operation], append: Callable[[], Sequence[int]]) -> bool:
+        """Append to journals: what is appended may be found from the beginning of the call."""
+        for queue, operation in work.items():
+            queue.pending.append(operation)
+        return self._appended(work, append)
+
+    def _appended(self, work: dict[QueueModel, Operation], append: Callable[[], Sequence[int]]) -> bool:
+        try:
+            rids = list(append())
+        except (JournalError, CatalogueError, StoreError) as error:
+            self._refused(error)
+            for queue, operation in work.items():
+                if queue.pending and queue.pending[-1] is operation:
+                    queue.pending.pop()
+            return False
+        messages = [message for operation in work.values() for message in operation.enqueues]
+        for message, rid in zip(messages, rids, strict=True):
+            message.rid = rid
+        for operation_queue, operation in work.items():
+            for message in operation.dequeues:
+                del operation_queue.available[message.data]
+        self.highest()
+        return True
+
+    def _refused(self, error: Exception) -> None:
+        self.refused += 1
+        if isinstance(error, JournalFailedError | CatalogueError):
+            require(self.faults, f"an error without a cause: {error!r}")
+            self.errors.append(error)
+
+    def enqueue(self) -> None:
+        """A message for one queue or several."""
+        queues, data = self.some_queues(), self.message()
+        if not queues:
+            return
+        work = {queue: Operation([Message(data)]) for queue in queues}
+        journals = [journal_of(queue) for queue in queues]
+        parts, crc = (data[:3], data[3:]), data_crc((data,))
+        if len(queues) == 1:
+            done = self._append(work, lambda: [self.store.append.enqueue(journals[0], parts, len(data), crc)])
+        else:
+            done = self._append(work, lambda: self.store.append.enqueue_all(journals, parts, len(data), crc))
+        for queue, operation in work.items() if done else ():
+            queue.available[data] = operation.enqueues[0]
+
+    def dequeue(self) -> None:
+        """Some messages of a queue go."""
+        for queue in self.some_queues()[:1]:
+            messages = list(queue.available.values())
+            for message in self.rng.sample(messages, min(len(messages), self.rng.randint(1, 4))):
+                self._dequeue(queue, message)
+
+    def _dequeue(self, queue: QueueModel, message: Message) -> None:
+        assert message.rid is not None
+        rid = message.rid
+
+        def append() -> Sequence[int]:
+            self.store.append.dequeue(journal_of(queue), rid)
+            return ()
+
+        self._append({queue: Operation((), [message])}, append)
+
+    def purge(self) -> None:
+        """All messages of a queue go."""
+        for queue in self.some_queues()[:1]:
+            messages = list(queue.available.values())
+            operations = [Operation((), [message]) for message in messages]
+            queue.pending += operations
+            position = queue.position
+            done = self._ask(lambda error, queue=queue: queue.settle(position) if error is None else None)  # type: ignore[misc]
+            rids = [message.rid for message in messages if message.rid is not None]
+            try:
+                self.store.purge(journal_of(queue), rids, done)
+            except (JournalError, CatalogueError) as error:
+                self.asked -= 1
+                self._refused(error)
+            queue.available.clear()
+
+    def load(self) -> None:
+        """Read messages back."""
+        self.quiesce()
+        for queue in self.queues():
+            for data, message in queue.available.items():
+                if message.rid is not None and journal_of(queue).writer.failure is None:
+                    require(journal_of(queue).load(message.rid) == data, "a message is not what it was")
+
+    def flush(self) -> None:
+        """Ask when all that was appended to some queues is on the disk."""
+        queues = self.some_queues()
+        marks = {queue: queue.position for queue in queues}
+
+        def synced(error: Exception | None) -> None:
+            for queue, mark in marks.items():
+                if error is None:
+                    queue.settle(mark)
+
+        self.store.flush([journal_of(queue) for queue in queues], self._ask(synced))
+
+    # ---- transactions ----
+
+    def _work(self) -> tuple[dict[QueueModel, Operation], list[Enqueue], list[Dequeue]]:
+        """What a transaction does."""
+        work: dict[QueueModel, Operation] = {}
+        enqueues, dequeues = [], []
+        for queue in self.some_queues():
+            messages = [Message(self.message()) for _ in range(self.rng.randint(0, 2))]
+            available = list(queue.available.values())
+            going = self.rng.sample(available, min(len(available), self.rng.randint(0, 2)))
+            if messages or going:
+                work[queue] = Operation(messages, going)
+            for message in messages:
+                data = message.data
+                enqueues.append(Enqueue(journal_of(queue), (data,), len(data), data_crc((data,))))
+            dequeues += [Dequeue(journal_of(queue), message.rid) for message in going if message.rid is not None]
+        return work, enqueues, dequeues
+
+    def transaction(self) -> None:
+        """A local transaction over one queue or several."""
+        work, enqueues, dequeues = self._work()
+        if len(work) <= 1:
+            for queue, operation in work.items():
+                position = queue.position + 1
+                done = self._ask(lambda error, queue=queue: queue.settle(position) if error is None else None)  # type: ignore[misc]
+                if not self._append(work, lambda: self.store.transactions.commit(enqueues, dequeues, done)):
+                    self.asked -= 1
+                else:
+                    queue.available.update((message.data, message) for message in operation.enqueues)
+            return
+        branch = Branch(b"", work, {Fate.COMMITTED, Fate.ABORTED})
+        self._branch(branch, {Fate.COMMITTED}, partial(self.store.transactions.commit, enqueues, dequeues))
+
+    def prepare(self) -> None:
+        """A distributed transaction."""
+        xid = self.rng.choice(XIDS)
+        if not self.model.reuses_xids:
+            xid += b"%d" % self.model.unique()
+        if any(branch.xid == xid for branch in self.model.branches):
+            return
+        work, enqueues, dequeues = self._work()
+        branch = Branch(xid, work, {Fate.IN_DOUBT, Fate.ABORTED})
+        self._branch(branch, {Fate.IN_DOUBT}, partial(self.store.transactions.prepare, xid, enqueues, dequeues))
+
+    def _branch(self, branch: Branch, fates: set[Fate], append: Callable[[Done], Sequence[int]]) -> None:
+        self.model.branches.append(branch)
+
+        def answered(error: Exception | None) -> None:
+            if error is None:
+                self._settled(branch, fates)
+            elif self._list_is_sound():
+                self._settled(branch, {Fate.ABORTED})
+
+        done = self._ask(answered)
+        if not self._appended(branch.work, lambda: append(done)):
+            self.asked -= 1
+            self.model.branches.remove(branch)
+
+    def _list_is_sound(self) -> bool:
+        return self.store.failure is None and self.store.prepared_list.writer.failure is None
+
+    def _settled(self, branch: Branch, fates: set[Fate]) -> None:
+        """The fate of a branch is known."""
+        branch.fates = fates
+        if fates == {Fate.IN_DOUBT}:
+            for queue, position in branch.positions.items():
+                queue.settle(position)
+        else:
+            self.model.seal(branch, *fates)
+
+    def decide(self) -> None:
+        """Commit or abort a branch that is prepared."""
+        branches = [branch for branch in self.model.branches if branch.fates == {Fate.IN_DOUBT}]
+        if not branches:
+            return
+        branch = self.rng.choice(branches)
+        fate = self.rng.choice((Fate.COMMITTED, Fate.ABORTED))
+        branch.fates = {Fate.IN_DOUBT, fate}
+
+        def answered(error: Exception | None) -> None:
+            if error is None:
+                self._settled(branch, {fate})
+
+        transactions = self.store.transactions
+        decide = transactions.commit_prepared if fate is Fate.COMMITTED else transactions.abort_prepared
+        done = self._ask(answered)
+        try:
+            decide(branch.xid, done)
+        except (JournalError, StoreError, CatalogueError) as error:
+            require(self.faults, f"an error without a cause: {error!r}")
+            self.asked -= 1
+            branch.fates = {Fate.IN_DOUBT}
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Close cleanly, after some messages were delivered."""
+        delivered: dict[int, set[int]] = {}
+        for queue in self.queues():
+            rids = [message.rid for message in queue.available.values() if message.rid is not None]
+            assert queue.number is not None
+            delivered[queue.number] = set(self.rng.sample(rids, self.rng.randint(0, len(rids))))
+        self.model.delivered = delivered
+        self.model.is_closed = self.store.close(delivered)
+        require(self.asked == self.answered, "closed before somebody was called back")
+        require(self.model.is_closed or self.faults, "a close that is not clean")
+
+
+def journal_of(queue: QueueModel) -> QueueJournal:
+    """The journal of a queue that is there."""
+    assert queue.journal is not None
+    return queue.journal
+
+
+@dataclass(slots=True)
+class CrashMatrix:
+    """Kills stores, and looks at what is left.
+
+    A run works with one store for some lives. Before a call that changes the disk it leaves the path: the process is
+    killed there, by SIGKILL or power loss, and others that open what is left are killed in turn, while they open it or
+    a little later, up to three times. Then the store has to work on and to close cleanly. All of that happens on a copy
+    of the disk; the run itself goes on.
+
+    Attributes:
+        share: of the calls, how many are kill points.
+        reuses_xids: whether branches have the ids of others that are over.
+        kill_points: how many processes were killed.
+        counts: what happened.
+    """
+
+    share: float = 1.0
+    reuses_xids: bool = False
+    kill_points: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def run(self, seed: int, lives: int = 3, steps: int = 60) -> None:
+        """One store, from its making on. Raises BrokenPromiseError."""
+        rng = random.Random(seed)
+        disk, model = SimulatedDisk(seed), Model(reuses_xids=self.reuses_xids)
+        for _ in range(lives):
+            state = _State(model)
+            disk.watch = partial(self._visit, state, rng)
+            state.is_closed = model.is_closed
+            life = state.life = StoreLife(disk, model, rng, must_be_clean=model.is_closed)
+            life.work(rng.randint(steps // 2, steps))
+            life.close()
+            self._count(life)
+            model = life.model
+            disk.watch = None
+            disk.crash(power_loss=rng.random() < 0.5)
+
+    def _count(self, life: StoreLife) -> None:
+        relocated = sum(journal_of(queue).writer.relocated for queue in life.queues())
+        for name, count in (("refused", life.refused), ("relocated", relocated), ("answered", life.answered)):
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def _visit(self, state: _State, rng: random.Random, call: Call) -> None:
+        chance = random.Random(rng.getrandbits(64))
+        if chance.random() >= self.share:
+            return
+        model = state.model if state.life is None else state.life.model
+        if state.life is not None:
+            state.life.highest()
+        power_loss = chance.random() < 0.7
+        self.kill_points += 1
+        disk = call.killed(chance.getrandbits(32), power_loss=power_loss)
+        try:
+            self._survive(disk, model, chance)
+        except BrokenPromiseError as error:
+            error.add_note(f"killed in call {call.number}, {call.name} {call.path}, power loss: {power_loss}")
+            raise
+
+    def _survive(self, disk: SimulatedDisk, model: Model, rng: random.Random) -> None:
+        must_be_clean = False
+        for _ in range(rng.choice((0, 0, 1, 1, 2))):
+            disk.kill_at = rng.randrange(40)
+            life = None
+            try:
+                life = StoreLife(disk, model, rng, must_be_clean=must_be_clean)
+                model, must_be_clean = life.model, False
+                life.work(rng.randint(0, 12))
+                life.highest()
+                if rng.random() < 0.3:
+                    life.close()
+                    must_be_clean = True
+            except Killed:
+                self.kill_points += 1
+                must_be_clean = False
+                if life is not None:
+                    life.highest()
+            disk.crash(power_loss=rng.random() < 0.5)
+        life = StoreLife(disk, model, rng, must_be_clean=must_be_clean)
+        if rng.random() < 0.3:
+            life.work(rng.randint(0, 10))
+            life.quiesce()
+            life.close()
+            disk.crash(power_loss=True)
+            StoreLife(disk, life.model, rng, must_be_clean=True)
+
+
+@dataclass(slots=True)
+class _State:
+    """Where a run is: what may be found, or the life that knows."""
+
+    model: Model
+    life: StoreLife | None = None
+    is_closed: bool = False

@@ -1,0 +1,104 @@
+"""The crash matrix of one journal, and the broken writers that it has to catch."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import pytest
+
+from store.journal.step import JournalFailedError
+from tests.faults.broken_writers import BROKEN
+from tests.faults.journal_matrix import CrashMatrix, Shape
+
+MOST_SEEDS: Final = 20
+OPERATIONS: Final = 220
+KILLS: Final = 1400  # for each of the shapes: 16,800 in all
+
+SHAPES: Final = {
+    "tiny files": Shape(4, 16, 300, "any"),
+    "records longer than a file": Shape(8, 16, 4000, "last"),
+    "two files": Shape(2, 64, 500, "first"),
+    "three files, many transactions": Shape(3, 48, 700, "any", transactions=0.6),
+    "a stuck message": Shape(4, 64, 1200, "stuck", transactions=0.0),
+    "a stuck message, transactions": Shape(5, 32, 1500, "stuck", transactions=0.4),
+    "first in, first out": Shape(5, 32, 1500, "first"),
+    "last in, first out": Shape(4, 24, 800, "last"),
+    "records of half a file": Shape(6, 32, 2000, "any"),
+    "records of a block": Shape(4, 32, 90, "any", transactions=0.4),
+    "alignment 4096": Shape(4, 128, 4000, "any", alignment=4096),
+    "alignment and sector 4096": Shape(5, 128, 3000, "any", alignment=4096, sector=4096),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_was_durable_is_found_after_every_crash(name: str) -> None:
+    matrix = CrashMatrix(SHAPES[name], share=0.2, continued=0.04)
+    for seed in range(MOST_SEEDS):
+        matrix.run(seed, OPERATIONS)
+        if matrix.counts["kills"] >= KILLS:
+            break
+    least = {
+        "kills": KILLS,
+        "kills at write": 300,
+        "kills at sync": 300,
+        "crashes in a row: 2": 70,
+        "crashes in a row: 3": 50,
+        "torn": 100,
+        "laps": 20,
+        "relocated": 20,
+        "seals": 5,
+        "busy": 10,
+    }
+    if matrix.shape.transactions:
+        for kind in ("enqueue", "dequeue", "commit", "abort"):
+            least[f"{kind} in a transaction"] = 5
+    matrix.check_shape(least)
+
+
+def test_the_matrix_reaches_what_is_rare() -> None:
+    """Over all shapes: records over three files, dequeues that move with their messages, transactions in doubt."""
+    matrix = CrashMatrix(Shape(6, 16, 4500, "stuck", transactions=0.5), share=0.05)
+    for seed in range(12):
+        matrix.run(seed, OPERATIONS)
+    matrix.check_shape(
+        {
+            "split": 50,
+            "longer than a file": 20,
+            "refused": 20,
+            "moved dequeues": 20,
+            "own dequeues": 10,
+            "in doubt at start": 20,
+        }
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(40))
+def test_many_shapes(block: int) -> None:
+    for seed in range(1000 + block * 25, 1025 + block * 25):
+        rng = random.Random(seed)
+        alignment = rng.choice((512, 512, 512, 4096))
+        blocks = rng.choice((12, 16, 16, 24, 32, 64, 128) if alignment == 512 else (32, 64, 128))
+        shape = Shape(
+            rng.choice((2, 3, 4, 4, 4, 5, 6, 8)),
+            blocks,
+            rng.choice((60, 300, 1500, blocks * 40, blocks * 128, blocks * 300)),
+            rng.choice(("first", "last", "any", "stuck")),
+            rng.choice((0, 0.2, 0.2, 0.5)),
+            alignment,
+            rng.choice((512, alignment)),
+        )
+        CrashMatrix(shape, share=0.3, continued=0.03).run(seed, 200)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_writer_is_caught(name: str) -> None:
+    shape = Shape(4, 16, 1500, "any")
+    matrix = CrashMatrix(shape, life_class=BROKEN[name])
+    # A writer that overwrites what it has to keep also finds out by itself, when it relocates.
+    with pytest.raises((AssertionError, JournalFailedError)):
+        for seed in range(5):
+            matrix.run(seed, 150)
+    sound = CrashMatrix(shape, share=0.1)
+    sound.run(0, 150)

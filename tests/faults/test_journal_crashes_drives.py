@@ -1,0 +1,47 @@
+"""What a journal relies on in a drive, and what happens on one that does not keep to it.
+
+DESIGN assumes powersafe overwrite: a sector that is written while the power fails keeps what stood there, if what is
+written begins with the same bytes. Without it, flushes aligned to the drive's sectors:
+
+    one crash    loses nothing that was acknowledged. But the header of a file that is being entered shares its sector
+                 with the one before, and where sectors are large with the first data: both may be lost, which is
+                 reported. Nothing in that file was needed
+    two crashes  what the first one left of a flush that it tore, and recovery found, may be lost by the second: the
+                 flush that follows goes on in the same sector
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.journal_harness import DamagedError
+from tests.faults.journal_matrix import CrashMatrix, Shape, WrongContentError
+
+
+@pytest.mark.parametrize("alignment", [512, 4096])
+def test_one_crash_loses_nothing_in_silence(alignment: int) -> None:
+    shape = Shape(4, 128, 2000, "any", alignment=alignment, sector=alignment, powersafe=False)
+    matrix = CrashMatrix(shape, share=0.5, continued=0.0)
+    reported = 0
+    for seed in range(20):
+        try:
+            matrix.run(seed, 100)
+        except DamagedError as error:
+            assert "file header" in str(error)
+            reported += 1
+    assert reported or alignment == 512
+    matrix.check_shape({"kills": 300, "torn": 30})
+
+
+def test_what_recovery_found_may_be_lost_by_a_second_crash() -> None:
+    """If this fails the journal got better than the documents say: change them."""
+    lost = 0
+    for seed in range(12):
+        try:
+            CrashMatrix(Shape(4, 32, 1500, "any", powersafe=False), share=0.3, continued=0.1).run(seed, 100)
+        except WrongContentError as error:
+            assert str(error).count("at ") > 1
+            lost += 1
+        except DamagedError:
+            continue
+    assert lost

@@ -1,0 +1,168 @@
+"""What runs the catalogue's changes: beside the event loop, or at once."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from store.background import Background, InlineBackground, ThreadBackground
+
+PATIENCE_SECONDS = 30.0
+"""No test waits longer for what must happen."""
+
+
+@pytest.fixture(params=[InlineBackground, ThreadBackground])
+def background(request: pytest.FixtureRequest) -> Iterator[Background]:
+    background: Background = request.param()
+    yield background
+    background.close()
+
+
+@pytest.fixture
+def threaded() -> Iterator[ThreadBackground]:
+    background = ThreadBackground()
+    yield background
+    background.close()
+
+
+def is_readable(descriptor: int, seconds: float = 0.0) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def collect_until(background: Background, condition: Callable[[], bool]) -> None:
+    """As an event loop does: only when there is something to read."""
+    while not condition():
+        if background.fileno() >= 0:
+            assert is_readable(background.fileno(), PATIENCE_SECONDS)
+        background.collect()
+
+
+def unexpected(error: Exception) -> None:
+    raise AssertionError(error)
+
+
+def raise_value_error() -> int:
+    raise ValueError("it went wrong")
+
+
+def test_work_is_done_in_order_and_told_in_order(background: Background) -> None:
+    done: list[int] = []
+    told: list[int] = []
+    for number in range(1000):
+
+        def work(number: int = number) -> int:
+            done.append(number)
+            return number * number
+
+        background.run(work, told.append, unexpected)
+    collect_until(background, lambda: len(told) == 1000)
+    assert done == list(range(1000))
+    assert told == [number * number for number in range(1000)]
+    assert not background.is_busy
+
+
+def test_an_error_is_told_and_the_next_work_is_done(background: Background) -> None:
+    told: list[object] = []
+    background.run(raise_value_error, told.append, told.append)
+    background.run(lambda: 7, told.append, unexpected)
+    collect_until(background, lambda: len(told) == 2)
+    assert isinstance(told[0], ValueError)
+    assert told[1] == 7
+
+
+def test_nobody_is_called_but_from_collect(background: Background) -> None:
+    told: list[int] = []
+    background.run(lambda: 1, told.append, unexpected)
+    background.wait()
+    assert told == []
+    assert background.is_busy
+    background.collect()
+    assert told == [1]
+    assert not background.is_busy
+
+
+def test_who_is_called_may_ask_for_more(background: Background) -> None:
+    told: list[int] = []
+
+    def again(number: int) -> None:
+        told.append(number)
+        if number < 100:
+            background.run(lambda: number + 1, again, unexpected)
+
+    background.run(lambda: 1, again, unexpected)
+    collect_until(background, lambda: len(told) == 100)
+    assert told == list(range(1, 101))
+
+
+def test_what_one_callback_raises_does_not_take_the_others_away(background: Background) -> None:
+    """The error is its caller's; the next `collect` goes on, and nobody waits for ever."""
+    told: list[int] = []
+
+    def faulty(result: int) -> None:
+        raise RuntimeError("a fault of the program")
+
+    background.run(lambda: 1, faulty, unexpected)
+    background.run(lambda: 2, told.append, unexpected)
+    background.wait()
+    with pytest.raises(RuntimeError, match="a fault of the program"):
+        background.collect()
+    assert background.is_busy
+    background.collect()
+    assert told == [2]
+    assert not background.is_busy
+
+
+def test_the_inline_one_has_no_descriptor_and_works_at_once() -> None:
+    background = InlineBackground()
+    done: list[str] = []
+    background.run(lambda: done.append("work"), lambda _: done.append("told"), unexpected)
+    assert (background.fileno(), done) == (-1, ["work"])
+
+
+def test_the_thread_is_another_and_the_caller_does_not_wait(threaded: ThreadBackground) -> None:
+    may_go_on = threading.Event()
+    threads: list[int] = []
+
+    def work() -> int:
+        assert may_go_on.wait(PATIENCE_SECONDS)
+        return threading.get_ident()
+
+    threaded.run(work, threads.append, unexpected)
+    threaded.collect()
+    assert threads == []
+    assert threaded.is_busy
+    assert not is_readable(threaded.fileno())
+    may_go_on.set()
+    collect_until(threaded, lambda: bool(threads))
+    assert threads != [threading.get_ident()]
+
+
+def test_the_descriptor_is_readable_only_while_somebody_waits(threaded: ThreadBackground) -> None:
+    told: list[int] = []
+    for number in range(200):
+        threaded.run(lambda number=number: number, told.append, unexpected)  # type: ignore[misc]
+        assert is_readable(threaded.fileno(), PATIENCE_SECONDS)
+        while len(told) == number:
+            threaded.collect()
+    threaded.wait()
+    threaded.collect()
+    assert not is_readable(threaded.fileno())
+
+
+def test_closing_waits_for_work_and_lets_everything_go() -> None:
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    background = ThreadBackground()
+    done: list[int] = []
+    for number in range(20):
+        background.run(lambda number=number: (time.sleep(0.001), done.append(number)), print, unexpected)  # type: ignore[misc]
+    background.close()
+    background.close()
+    assert done == list(range(20))
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (descriptors, threads)

@@ -1,0 +1,157 @@
+"""Journals that are built: what fits into which, and what happens where it does not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
+from formats.rhm.jinf import JournalInfo
+from store.background import InlineBackground
+from store.environment import Environment
+from store.errors import StoreError
+from store.journal.directory import open_journal
+from store.journal.recovery import JournalRecovery
+from store.journal_build import (
+    JournalBuild,
+    JournalContent,
+    JournalTooSmallError,
+    build_journal,
+    described,
+    fitting_geometry,
+)
+from store.sync.inline import InlineSync
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulated_key_value import SimulatedKeyValue
+
+NEW = "/new"
+PAGE = 1024
+XID = b"transaction"
+RING = Geometry(4, 4096)
+
+
+def environment_on(disk: SimulatedDisk) -> Environment:
+    def open_key_value(path: str, *, create: bool) -> SimulatedKeyValue:
+        return SimulatedKeyValue.open(disk, path, create=create)
+
+    rng = random.Random(1)
+    return Environment(disk, open_key_value, lambda _: InlineSync(), InlineBackground, lambda: 10**18, rng.getrandbits)
+
+
+def counts(disk: SimulatedDisk) -> tuple[int, int]:
+    """Messages that are enqueued, and dequeues of the open transaction."""
+    journal = open_journal(disk, NEW)
+    recovery = JournalRecovery()
+    journal.walk(recovery)
+    journal.close()
+    assert [*journal.damage, *recovery.damage] == []
+    return len(recovery.messages), sum(each.dequeues for each in recovery.transactions)
+
+
+def filled(sizes: list[int], opened: list[int], removals: int) -> JournalContent:
+    content = JournalContent()
+    for size in sizes:
+        content.message(size)
+    if opened or removals:
+        content.transaction(len(XID))
+    for size in opened:
+        content.message(size, len(XID))
+    for _ in range(removals):
+        content.removal(len(XID))
+    return content
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 3000), max_size=80),
+    opened=st.lists(st.integers(0, 500), max_size=10),
+    part=st.floats(0, 1),
+    geometry=st.builds(Geometry, st.integers(2, 9), st.sampled_from([512, 2048, 8192, 32768])),
+    alignment=st.sampled_from([512, 4096]),
+)
+def test_what_is_said_to_fit_does(
+    sizes: list[int], opened: list[int], part: float, geometry: Geometry, alignment: int
+) -> None:
+    removals = int(len(sizes) * part)
+    content = filled(sizes, opened, removals)
+    assume(content.fits(geometry, alignment))
+    disk = SimulatedDisk()
+    info = JournalInfo(2, "q", "JournalData", geometry, queue_id=7, incarnation=1, flush_alignment=alignment)
+    build = JournalBuild(environment_on(disk), NEW, info, PAGE)
+    fill(build, sizes, opened, removals)
+    build.finish(seal=True)
+    assert counts(disk) == (len(sizes), removals)
+
+
+def fill(build: JournalBuild, sizes: list[int], opened: list[int], removals: int) -> None:
+    for rid, size in enumerate(sizes, 1):
+        build.message(rid, [bytes(size // 2), bytes(size - size // 2)])
+    for rid, size in enumerate(opened, 1000):
+        build.message(rid, [bytes(size)], XID)
+    for target in range(1, removals + 1):
+        assert build.removal(XID, 2000 + target, target)
+
+
+def test_the_nearest_geometry() -> None:
+    content = filled([BLOCK_SIZE] * 1000, [], 0)  # 2,000 blocks, and 1,000 reserved
+    assert fitting_geometry(content, Geometry(8, PAGE_SIZE), 512) == Geometry(8, PAGE_SIZE)
+    grown = fitting_geometry(content, Geometry(4, PAGE_SIZE), 512)
+    assert grown is not None
+    assert (grown.data_size, grown.files > 4) == (PAGE_SIZE, True)
+    assert not content.fits(Geometry(grown.files - 1, PAGE_SIZE), 512)
+    large = filled([1 << 20] * 10, [], 0)
+    grown = fitting_geometry(large, Geometry(4, PAGE_SIZE), 512)
+    assert grown is not None
+    assert (grown.files, grown.data_size % PAGE_SIZE) == (64, 0)
+    assert not large.fits(Geometry(64, grown.data_size - PAGE_SIZE), 512)
+
+
+def test_a_geometry_with_one_file_is_never_kept() -> None:
+    assert fitting_geometry(JournalContent(), Geometry(1, PAGE_SIZE), 512) == Geometry(2, PAGE_SIZE)
+
+
+def test_what_no_journal_holds() -> None:
+    content = JournalContent()
+    content.blocks = 1 << 40
+    assert fitting_geometry(content, Geometry(4, PAGE_SIZE), 512) is None
+    info = JournalInfo(2, "q\n", "JournalData", RING)
+    with pytest.raises(StoreError, match=r'queue "q\\n": .* largest journal, 64 files of 32,768 pages'):
+        build_journal(environment_on(SimulatedDisk()), NEW, info, PAGE, content, lambda _: None)
+
+
+def test_the_writer_has_the_last_word() -> None:
+    """Where less fits than was computed, more files are tried, and nothing of the first try is left."""
+    disk = SimulatedDisk()
+    info = JournalInfo(2, "q", "JournalData", Geometry(4, 2048), queue_id=7, incarnation=1)
+    sizes = [400] * 40
+    built = build_journal(
+        environment_on(disk), NEW, info, PAGE, JournalContent(), lambda build: fill(build, sizes, [], 0)
+    )
+    assert built.geometry.files > 4
+    assert open_journal(disk, NEW).info == built
+    assert counts(disk) == (40, 0)
+    assert len(disk.names(NEW)) == built.geometry.files + 1
+    assert disk.open_now == 0
+
+
+def test_too_small_says_for_what() -> None:
+    info = JournalInfo(2, "q", "JournalData", Geometry(4, 2048), queue_id=7, incarnation=1)
+    build = JournalBuild(environment_on(SimulatedDisk()), NEW, info, PAGE)
+    with pytest.raises(JournalTooSmallError, match='queue "q": its messages do not fit into 4 files of 2,048 bytes'):
+        fill(build, [400] * 40, [], 0)
+    build.close()
+
+
+@pytest.mark.parametrize(
+    ("geometry", "text"),
+    [
+        (Geometry.from_pages(8, 24), "8 files of 24 pages"),
+        (Geometry.from_pages(4, 1), "4 files of 1 page"),
+        (Geometry(3, 4096), "3 files of 4,096 bytes"),
+    ],
+)
+def test_a_geometry_for_people(geometry: Geometry, text: str) -> None:
+    assert described(geometry) == text

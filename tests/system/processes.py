@@ -1,0 +1,40 @@
+"""Processes, looked at from outside."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+PATIENCE_SECONDS: Final = 30.0
+"""No test waits longer for what must happen."""
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if parent == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there; one that has ended and that nobody asked after is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def goes(pid: int) -> bool:
+    """Whether the process ends."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while is_running(pid) and time.monotonic() < end:
+        time.sleep(0.005)
+    return not is_running(pid)

@@ -1,0 +1,399 @@
+"""What cannot be opened is refused with one line, changes nothing, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import rocksdict
+
+from formats.broker_records.wiring import Queue
+from formats.rhm import store_file
+from formats.rhm.geometry import Geometry
+from store.environment import system_environment, tool_environment
+from store.errors import StoreDamagedError, StoreError, StoreLockedError
+from store.log_lines import LogLine
+from store.message_store import MessageStore
+from store.parameters import OnDamage, StoreParameters
+from store.queue_journal import QueueJournal
+from tests.support.fixtures import StoreOpener
+from tests.system.processes import children_of
+
+ROOT: Final = Path(__file__).parents[2]
+GEOMETRY: Final = Geometry.from_pages(4, 1)
+PARAMETERS: Final = StoreParameters(num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
+REFUSE: Final = StoreParameters(tpl_num_jfiles=4, tpl_jfile_size_pgs=1, on_damage=OnDamage.REFUSE)
+NOBODY: Final = 65534
+
+
+def ignore(line: LogLine) -> None:
+    """No log."""
+
+
+def make_store(path: Path) -> Path:
+    """A store with two queues, closed cleanly."""
+    made: list[QueueJournal | None] = []
+    with MessageStore(tool_environment(), str(path), PARAMETERS, "0.1.0", log=ignore) as store:
+        for name in ("orders", "bills"):
+            store.changes.create_queue(Queue(name), GEOMETRY, lambda journal, error: made.append(journal))
+        store.collect()
+    assert None not in made
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
+def tree(path: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything at a path, but for the lock and for the files that RocksDB replaces whenever it is opened."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for each in [path, *path.rglob("*")] if path.exists() else []:
+        name = str(each.relative_to(path))
+        if name != "rhm.lock" and "/catalogue/" not in name:
+            is_file = each.is_file() and not each.is_symlink()
+            found[name] = (each.lstat().st_mode, each.read_bytes() if is_file else b"")
+    return found
+
+
+def surroundings() -> tuple[list[str], set[int], int]:
+    """What this process holds: descriptors, children, threads."""
+    gc.collect()
+    descriptors = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            descriptors.append(os.readlink(f"/proc/self/fd/{name}"))
+    names = [name for name in descriptors if "/catalogue/LOG" not in name]  # RocksDB renames it, whoever has it open
+    return sorted(names), set(children_of(os.getpid())), threading.active_count()
+
+
+def refusal(path: Path, parameters: StoreParameters = PARAMETERS) -> tuple[type[StoreError], str]:
+    """How opening the store is refused; the text with STORE for the path. Nothing may be left of the attempt."""
+    before, held = tree(path), surroundings()
+    with pytest.raises(StoreError) as caught:
+        MessageStore(system_environment(), str(path), parameters, "0.1.0", log=ignore)
+    kind, text = type(caught.value), str(caught.value)
+    del caught
+    assert surroundings() == held
+    assert tree(path) == before
+    assert "\n" not in text
+    return kind, text.replace(str(path), "STORE")
+
+
+# ---- another process, a path that is none ----
+
+
+def test_two_processes_on_one_store(store: Path) -> None:
+    program = (
+        "import sys\nfrom store.environment import tool_environment\nfrom store.message_store import MessageStore\n"
+        "from store.parameters import StoreParameters\n"
+        "store = MessageStore(tool_environment(), sys.argv[1], StoreParameters(), '0.1.0', log=lambda line: None)\n"
+        "print('open', flush=True)\nsys.stdin.readline()\nprint(store.close(), flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, store], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        for _ in range(2):
+            assert refusal(store) == (StoreLockedError, "Data directory is locked by another process.")
+        other.stdin.write(b"\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == b"True\n"
+    MessageStore(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
+
+
+def test_twice_in_one_process(store: Path) -> None:
+    with MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore):
+        assert refusal(store) == (StoreLockedError, "Data directory is locked by another process.")
+
+
+def test_a_path_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    expected = "STORE: the store directory cannot be used: it is no directory"
+    assert refusal(tmp_path / "file") == (StoreError, expected)
+
+
+def test_no_directory_above(tmp_path: Path) -> None:
+    text = "STORE: the store directory cannot be used: No such file or directory"
+    assert refusal(tmp_path / "nowhere" / "store") == (StoreError, text)
+    assert os.listdir(tmp_path) == []
+
+
+# ---- what is there is no store, or a damaged one ----
+
+
+def other_version(rhm: Path) -> None:
+    text = (rhm / "STORE").read_text()
+    (rhm / "STORE").write_text(text.replace('"version": 2', '"version": 3'))
+
+
+def other_mark(rhm: Path) -> None:
+    text = (rhm / "STORE").read_text()
+    (rhm / "STORE").write_text(text.replace('"clean_close": true', '"clean_close": false'))
+
+
+def no_catalogue(rhm: Path) -> None:
+    shutil.rmtree(rhm / "catalogue")
+
+
+def empty_catalogue(rhm: Path) -> None:
+    shutil.rmtree(rhm / "catalogue")
+    (rhm / "catalogue").mkdir()
+
+
+def foreign_database(rhm: Path) -> None:
+    no_catalogue(rhm)
+    database = rocksdict.Rdict(str(rhm / "catalogue"), rocksdict.Options(raw_mode=True))
+    database[b"key"] = b"value"
+    database.close()
+
+
+def foreign_catalogue(rhm: Path) -> None:
+    other = make_store(rhm.parents[1] / "other")
+    no_catalogue(rhm)
+    shutil.copytree(other / "rhm" / "catalogue", rhm / "catalogue")
+
+
+def damaged_table(rhm: Path) -> None:
+    for table in (rhm / "catalogue").glob("*.sst"):
+        table.write_bytes(bytes(range(256)) * 8)
+
+
+def no_manifest(rhm: Path) -> None:
+    for manifest in (rhm / "catalogue").glob("MANIFEST-*"):
+        manifest.unlink()
+
+
+def rhm_is_a_file(rhm: Path) -> None:
+    shutil.rmtree(rhm)
+    rhm.write_bytes(b"content")
+
+
+def junk(rhm: Path) -> None:
+    shutil.rmtree(rhm)
+    rhm.mkdir()
+    (rhm / "letter.txt").write_bytes(b"content")
+
+
+CATALOGUE: Final = "STORE/rhm/catalogue: "
+NO_DATABASE: Final = CATALOGUE + "not a RocksDB database: there is no file CURRENT"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (other_version, StoreError, "STORE/rhm/STORE: STORE file: store format version 3 is not known; this software"),
+        (other_mark, StoreError, "STORE/rhm/STORE: STORE file: the checksum does not match: the file was damaged or"),
+        (lambda rhm: (rhm / "STORE").write_bytes(b""), StoreError, "STORE/rhm/STORE: STORE file: not JSON: Input is"),
+        (lambda rhm: (rhm / "STORE").write_bytes(b"{}" * 9999), StoreError, "STORE/rhm/STORE: STORE file: 4097 bytes"),
+        (
+            lambda rhm: (rhm / "STORE").unlink(),
+            StoreError,
+            "STORE/rhm: there is no STORE file; see what is there with qstore-check STORE",
+        ),
+        (no_catalogue, StoreError, NO_DATABASE),
+        (empty_catalogue, StoreError, NO_DATABASE),
+        (no_manifest, StoreError, CATALOGUE + "RocksDB cannot open it: IO error: No such file or directory"),
+        (damaged_table, StoreError, CATALOGUE + "RocksDB cannot open it: Corruption: "),
+        (foreign_database, StoreDamagedError, CATALOGUE + "there is no readable meta entry: this is no catalogue, or"),
+        (foreign_catalogue, StoreError, CATALOGUE + "the catalogue is that of another store"),
+        (rhm_is_a_file, StoreError, "STORE/rhm: this is no store, it is no directory; move it elsewhere first"),
+        (junk, StoreError, "STORE/rhm: this is no store: there is neither a STORE file nor a dat directory"),
+    ],
+)
+def test_what_is_no_store(store: Path, change: Callable[[Path], None], kind: type[StoreError], text: str) -> None:
+    change(store / "rhm")
+    for _ in range(2):
+        assert refusal(store)[0] is kind
+        assert refusal(store)[1].startswith(text)
+
+
+def test_a_catalogue_that_somebody_has_open(store: Path) -> None:
+    database = rocksdict.Rdict(str(store / "rhm" / "catalogue"), rocksdict.Options(raw_mode=True))
+    kind, text = refusal(store)
+    assert kind is StoreError
+    assert text.startswith(CATALOGUE + "RocksDB cannot open it: IO error: ")
+    assert "LOCK" in text
+    database.close()
+    MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
+
+
+def test_a_linearstore(open_fixture: StoreOpener, tmp_path: Path) -> None:
+    shutil.copytree(open_fixture("linear-a-clean").path, tmp_path / "store", symlinks=True)
+    (tmp_path / "store").chmod(0o700)
+    kind, text = refusal(tmp_path / "store")
+    assert (kind, text) == (
+        StoreError,
+        "STORE: this is a linearstore; qstore-recover makes a store of it and leaves it as it is",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "text"),
+    [
+        ("tpl", "STORE/rhm/tpl: there is no transaction prepared list: transactions that were in doubt are dropped"),
+        ("jrnl/1", 'STORE/rhm/jrnl/1: queue "orders" has no journal: its messages are lost'),
+        ("jrnl/2", 'STORE/rhm/jrnl/2: queue "bills" has no journal: its messages are lost'),
+    ],
+)
+def test_a_journal_that_is_lost(store: Path, lost: str, text: str) -> None:
+    """When it is noticed, other journals are open already."""
+    shutil.rmtree(store / "rhm" / lost)
+    expected = text + "; the store is not opened, since on-damage is refuse: see qstore-check"
+    assert refusal(store, REFUSE) == (StoreDamagedError, expected)
+
+
+def test_nothing_stays_open_where_the_end_of_opening_fails(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is read and the helper process runs when the clean mark cannot be taken away, or no ids be reserved."""
+
+    def full(*arguments: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+    for name in ("store.store_directory.StoreDirectory.mark", "store.catalogue.Catalogue.reserve_rids"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, full)
+            before = surroundings()
+            with pytest.raises(StoreError, match=r"^somewhere: the store cannot be opened: No space left on device$"):
+                MessageStore(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore)
+            assert surroundings() == before
+    MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
+
+
+# ---- a full disk, a disk that is not written to ----
+
+
+@contextlib.contextmanager
+def mounted(path: Path, size: str) -> Iterator[Path]:
+    """A small file system of one's own, where that is allowed."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def test_a_full_disk_at_start(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "200k") as small:
+        kind, text = refusal_of_new(small / "store")
+        assert kind is StoreError
+        where = "STORE/rhm.new/tpl/tpl.0002.jdat: "
+        assert text == where + "a store cannot be made here: No space left on device; make room and start again"
+        assert os.listdir(small / "store") == ["rhm.lock"]
+        subprocess.run(["mount", "-o", "remount,size=2m", small], check=True)
+        MessageStore(tool_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=ignore).close()
+
+
+def refusal_of_new(path: Path) -> tuple[type[StoreError], str]:
+    """As `refusal`, where the directory itself is made."""
+    path.mkdir(0o700)
+    return refusal(path)
+
+
+def test_a_full_disk_when_a_queue_is_made(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "1500k") as small:
+        store = MessageStore(system_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=ignore)
+        made: list[tuple[QueueJournal | None, Exception | None]] = []
+        for name in ("one", "two", "three"):
+            geometry = GEOMETRY if name != "two" else Geometry.from_pages(64, 1)
+            store.changes.create_queue(Queue(name), geometry, lambda *result: made.append(result))
+        while len(made) < 3:
+            store.collect(1.0)
+        assert [journal is not None for journal, _ in made] == [True, False, True]
+        error = made[1][1]
+        assert isinstance(error, StoreError)
+        where, _, rest = str(error).partition("/rhm/jrnl/2/JournalData.")
+        assert where == f'queue "two" cannot be made: {small}/store'
+        assert rest.endswith(".jdat: No space left on device; make room, or ask for a smaller journal")
+        assert sorted(os.listdir(small / "store" / "rhm" / "jrnl")) == ["1", "3"]
+        assert store.close()
+        lines: list[LogLine] = []
+        store = MessageStore(tool_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=lines.append)
+        assert [queue.record.name for queue in store.recovered_queues] == ["one", "three"]
+        assert store.close()
+
+
+def test_a_disk_that_is_read_only(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "2m") as small:
+        make_store(small / "store")
+        subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+        expected = (StoreError, "STORE: the store directory cannot be used: Read-only file system")
+        assert refusal(small / "store") == expected
+        assert refusal(small / "new") == expected
+
+
+# ---- permissions ----
+
+UNPRIVILEGED: Final = """
+import os, pickle, sys  # rocksdict imports pickle when it opens, and then nothing of Python's may be readable
+from store.environment import tool_environment
+from store.message_store import MessageStore
+from store.parameters import StoreParameters
+os.chdir(sys.argv[1])
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid({0})
+    os.setuid({0})
+try:
+    MessageStore(tool_environment(), "store", StoreParameters(), "0.1.0", log=lambda line: None).close()
+    print("opened")
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "text"),
+    [
+        ("", 0o500, "StoreError: store: the store directory cannot be used: Permission denied"),
+        ("rhm.lock", 0o000, "StoreError: store: the store directory cannot be used: Permission denied"),
+        ("rhm", 0o000, "StoreError: store/rhm: the store cannot be opened: Permission denied"),
+        ("rhm", 0o500, "StoreError: store/rhm/STORE.new: the store cannot be opened: Permission denied"),
+        ("rhm/STORE", 0o000, "StoreError: store/rhm/STORE: cannot be read: Permission denied"),
+        ("rhm/tpl", 0o000, "StoreError: store/rhm/tpl: the store cannot be opened: Permission denied"),
+        ("rhm/jrnl/2", 0o000, "StoreError: store/rhm/jrnl/2: the store cannot be opened: Permission denied"),
+        ("rhm/catalogue", 0o000, "StoreError: store/rhm/catalogue: "),
+    ],
+)
+def test_missing_permissions(store: Path, path: str, mode: int, text: str) -> None:
+    """Another user's, or one's own with the wrong mode."""
+    if not path:
+        shutil.rmtree(store / "rhm")
+        (store / "rhm.lock").unlink()
+    store.parent.chmod(0o755)
+    if os.geteuid() == 0:
+        for each in (store, *store.rglob("*")):
+            os.chown(each, NOBODY, NOBODY)
+    (store / path).chmod(mode)
+    before = tree(store)
+    command = [sys.executable, "-c", UNPRIVILEGED.format(NOBODY), store.parent]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True, text=True)
+    said, descriptors = done.stdout.splitlines()
+    assert said.startswith(text)
+    assert done.stderr == ""
+    assert int(descriptors) == 4  # the three that it was started with, and the one that lists them
+    assert tree(store) == before
+
+
+def test_the_store_file_of_these_tests_is_what_it_is_taken_for(store: Path) -> None:
+    """Else the tests above would change nothing."""
+    content = (store / "rhm" / "STORE").read_bytes()
+    assert store_file.decode(content).clean_close
+    assert b'"version": 2' in content
+    assert b'"clean_close": true' in content
