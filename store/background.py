@@ -87,7 +87,7 @@ class ThreadBackground:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._idle = threading.Condition()
         self._outstanding = 0
-        self._is_signalled = False
+        self._given = self._heard = 0  # pieces of work, and those whose event was read; of the caller's thread
         self._thread = threading.Thread(target=self._loop, name="qstore-catalogue", daemon=True)
         self._thread.start()
 
@@ -95,6 +95,7 @@ class ThreadBackground:
         self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
         """Have the thread do `work`."""
+        self._given += 1
         with self._idle:
             self._outstanding += 1
         self._work.put(lambda: _outcome(work, done, failed))
@@ -105,10 +106,9 @@ class ThreadBackground:
 
     def collect(self) -> None:
         """Call `done` or `failed` of all work that is finished."""
-        if self._is_signalled:
-            self._is_signalled = False
+        if self._heard < self._given:  # else nothing is on its way, and no call of the system is needed to know it
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._event)
+                self._heard += os.eventfd_read(self._event)
         while self._finished:  # also what is left where somebody who was called has raised
             self._finished.popleft()()
 
@@ -136,7 +136,6 @@ class ThreadBackground:
         while (work := self._work.get()) is not None:
             self._finished.append(work())
             os.eventfd_write(self._event, 1)
-            self._is_signalled = True  # after the event: whoever is woken too early comes again
             with self._idle:
                 self._outstanding -= 1
                 self._idle.notify_all()

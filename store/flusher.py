@@ -54,7 +54,9 @@ class Flusher:
         chosen = list(journals)
         barrier = Barrier(done, 1 + len(chosen))
         for journal in chosen:
-            if not journal.wait(barrier):
+            if journal.wait(barrier):
+                self.dirty[journal] = None  # a record that is refused may leave a flush behind: that of a restart
+            else:
                 barrier.reached(None)
         last = barrier.reached(None)
         if last is not None:

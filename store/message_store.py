@@ -28,7 +28,7 @@ import store.log_lines as log_lines
 from store.appender import Appender
 from store.catalogue import Catalogue
 from store.changes import Changes
-from store.conversion import convert
+from store.conversion import convert, mark_converted
 from store.delivered import read_delivered, remove_delivered, write_delivered
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
@@ -108,6 +108,7 @@ class MessageStore:
         directory, log = self.directory, self._log
         self._log_mst(log_lines.mst_created(CLASS_NAME))
         self._log_mst(log_lines.mst_location(directory.path))
+        mark_converted(self._environment, directory)
         directory.settle()
         if self.parameters.truncate:
             directory.discard()

@@ -21,7 +21,7 @@ import store.log_lines as log_lines
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.catalogue import QueueEntry
-from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
+from formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE, Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from store.catalogue import Catalogue
 from store.contradictions import contradictions
@@ -97,10 +97,9 @@ class StartedQueue:
         """The messages, by record id. To be read before anything is appended to the journal."""
         reader, journal = self._reader, self.journal
         for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            if journal.writer.relocated:  # to make room for outcomes: what was read may be overwritten
-                data = journal.load(rid)
-            else:
-                data = reader.stream.read(*reader.data_of_enqueue(place))
+            # Where records were relocated, to make room for outcomes, what the walk read may be overwritten.
+            moved = journal.writer.relocated > 0
+            data = journal.load(rid) if moved else reader.stream.read(*reader.data_of_enqueue(place))
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 
     def close(self) -> None:
@@ -151,6 +150,8 @@ class Start:
         self._was_clean = was_clean
         self._log = log
         self.damage: list[Damage] = []
+        if not was_clean:
+            self._sync_moves()
         self.prepared_list, self.transactions = self._take_up_prepared_list()
         outcomes = {transaction.xid: transaction.outcome for transaction in self.transactions}
         self.queues: list[StartedQueue] = []
@@ -161,6 +162,13 @@ class Start:
         except BaseException:
             self._let_go()
             raise
+
+    def _sync_moves(self) -> None:
+        """Directories that an earlier process removed or set aside are where they are found to be."""
+        for name in ("orphans", "quarantine", "jrnl"):
+            path = self._directory.part(name)
+            if self._disk.is_directory(path):
+                self._disk.sync_directory(path)
 
     def _let_go(self) -> None:
         for queue in self.queues:
@@ -315,6 +323,9 @@ class Start:
         return journal
 
     def _make_journal(self, path: str, info: JournalInfo) -> None:
+        """Make an empty journal where there is none. What is there, if anything, is no journal."""
+        if self._disk.is_directory(path):
+            self._directory.set_aside(path, "quarantine")
         create_journal(self._disk, path, info)
         self._disk.sync_directory(posixpath.dirname(path))
 
@@ -325,8 +336,13 @@ class Start:
         if self._disk.is_directory(path):
             remove_journal(self._disk, path)
         page = self._parameters.page_bytes
-        rebuild(self._environment, path, info, walked.journal, walked.recovery, page)
+        built = rebuild(self._environment, path, info, walked.journal, walked.recovery, page, seal=True)
         walked.journal.close()
+        text = (
+            f"{walked.journal.path}: built anew with {built.messages} messages, {built.info.geometry.files} files of "
+        )
+        text += f"{built.info.geometry.data_size // PAGE_SIZE} pages"
+        self._log(LogLine(Level.WARNING, text + (f"; {built.unreadable} unreadable" if built.unreadable else "")))
 
     def _queue_info(self, entry: QueueEntry, name: str, geometry: Geometry) -> JournalInfo:
         return journal_info(

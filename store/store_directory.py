@@ -18,7 +18,6 @@ either the old store, or the new one whole, or nothing but a beginning, which it
 from __future__ import annotations
 
 import contextlib
-import contextlib
 import errno
 import posixpath
 from datetime import UTC, datetime, timedelta

@@ -66,7 +66,7 @@ class Admission(Relocating):
         return JournalFullError(f"Enqueue capacity threshold exceeded on {self.identity.title}.")
 
     def _admit_kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:
-        """The second and third rule: room for `blocks` that stay: `count` messages, and dequeues of `escorts` blocks."""
+        """The second and third rule: room for `blocks` that stay: `count` messages, dequeues of `escorts` blocks."""
         self._make_ready()
         space = self._space
         kept = blocks + space.reserve if count else blocks

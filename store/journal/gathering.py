@@ -295,7 +295,8 @@ class Gathering:
         Returns:
             Whether the journal is sealed once that is flushed; if not, it has failed or is full to the last block.
         """
-        if self.failure is None and (self.gathering == 1 or (self._takes_up and self._is_sealed)):
+        is_new = self.gathering == 1 and not self._pieces
+        if self.failure is None and (is_new or (self._takes_up and self._is_sealed)):
             return True
         if self.failure is not None or not self._has_room():
             return False

@@ -12,6 +12,7 @@ from store.journal.journal import Journal
 from store.journal.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
+from store.journal.ring import Ring
 from store.journal.space import SIZE_BITS
 from store.journal.writer_state import OpenTransaction, WriterState, new_state
 
@@ -64,7 +65,8 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
                     opened.commit_decisions.add(header.rid)
                 kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
     live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
-    slots = {file.number: file.header.slot for file in files if file.header is not None}
+    vain = journal.files.vain if isinstance(journal.files, Ring) else []
+    slots = {file.number: file.header.slot for file in [*files, *vain] if file.header is not None}
     # A file may have been entered again and again, by restarts of which nothing else is left. Of its two headers the
     # one with the higher flush number counts, so the next one's has to be higher than that of any that is there.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))

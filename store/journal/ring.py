@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final
 
 from formats.rhm.errors import RhmError
 from formats.rhm.file_header import LOGICAL_NUMBER_OFFSET, FileHeader, decode_file_header, header_oddities
@@ -42,8 +43,15 @@ _BY_NUMBER: Final = "the file's place follows from its number"
 _UNVERIFIED: Final = "the salt is lost with it: records that begin in the file cannot be verified, and are not read"
 
 
-#: The files of a ring in order of writing, oldest first.
-Ring: TypeAlias = OrderedFiles[RingFile]
+@dataclass(slots=True)
+class Ring(OrderedFiles[RingFile]):
+    """The files of a ring in order of writing, oldest first.
+
+    Attributes:
+        vain: version 2: files that are passed over, since a flush that was torn had entered them (`order`).
+    """
+
+    vain: list[RingFile] = field(default_factory=list)
 
 
 def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: JournalInfo | None = None) -> Ring:
@@ -69,11 +77,12 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     leave_out_strangers(files, version, info, damage)
     placed = by_number(files, damage)
     tell_zeros(placed, damage)
+    vain: list[RingFile] = []
     if version == 2:
         vain = [file for file in entered_in_vain(placed) if not _holds_later_flush(disk, file)]
         placed = [file for file in placed if file not in vain]
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
-    return Ring(JournalFormat(version), geometry, ordered, damage)
+    return Ring(JournalFormat(version), geometry, ordered, damage, vain)
 
 
 def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import posixpath
 
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import decode_file_header
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, encode_jinf
 from store.journal.directory import data_path
 from store.journal.step import Step
@@ -84,10 +86,24 @@ class JournalStorage:
     def sync_end(self, position: int) -> None:
         """Sync the file in which a journal ended, at block `position`: recovery may have read what is only in memory.
 
-        What stands in the files before it was synced before anything was written behind it.
+        What stands in the files before it was synced before anything was written behind it. Files behind it, that a
+        torn flush had entered, are synced too: the next header that goes into one of them takes the place of the older
+        one there, and if a crash tears it, the other must not be lost as well.
         """
-        if position:
-            self._file((position - 1) // self._file_blocks % self._geometry.files).sync()
+        if not position:
+            return
+        index = (position - 1) // self._file_blocks
+        self._file(index % self._geometry.files).sync()
+        for ahead in range(index + 1, index + self._geometry.files):
+            file = self._file(ahead % self._geometry.files)
+            try:
+                header = decode_file_header(file.read(0, FILE_HEADER_SIZE))
+            except RhmError:
+                header = None
+            if header is None or header.overwrite_indicator != ahead // self._geometry.files & 1:
+                break
+            file.sync()
+        self.trim()
 
     def trim(self) -> None:
         """Close what has not been used for long. Nothing may be under way."""

@@ -12,7 +12,6 @@ A driver belongs to one thread: the one that submits also collects.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,8 +63,6 @@ def sync_all(files: Sequence[WritableFile]) -> OSError | None:
             file.sync()
         except OSError as error:
             first = first or error
-        except ValueError:  # What Python says to the descriptor -1 of a closed file, instead of EBADF.
-            first = first or file_error(errno.EBADF, file)
     return first
 
 

@@ -18,11 +18,7 @@ from tests.faults.journal_harness import Content, DamagedError, JournalLife, mak
 from tests.faults.simulated_disk import SECTOR, Call, SimulatedDisk
 
 MOST_CRASHES: Final = 3  # in a row
-XIDS: Final = (
-    b"one",
-    b"two",
-    b"a transaction with so long an id that its commit and its dequeues take more than a block" * 2,
-)
+XIDS: Final = (b"one", b"two", b"more than a block" * 9)
 
 
 class Shape(NamedTuple):

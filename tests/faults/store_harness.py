@@ -23,7 +23,7 @@ from store.environment import Environment
 from store.errors import StoreError
 from store.journal.enqueue_map import LIVE
 from store.journal.gathering import data_crc
-from store.journal.step import JournalError, JournalFailedError
+from store.journal.step import JournalError, JournalFailedError, JournalFullError
 from store.key_value import CatalogueError
 from store.log_lines import Level, LogLine
 from store.message_store import MessageStore
@@ -51,7 +51,7 @@ from tests.faults.store_model import (
 )
 
 PATH: Final = "/store"
-GEOMETRIES: Final = (Geometry(4, 4096), Geometry(6, 2048), Geometry(4, 8192))
+GEOMETRIES: Final = (Geometry(4, 4096), Geometry(6, 2048), Geometry(4, 2048))
 XIDS: Final = (b"branch-a", b"branch-b", b"branch-c" * 20)
 RID_BLOCK: Final = 64
 _MOST_QUEUES: Final = 4
@@ -261,7 +261,8 @@ class StoreLife:
             require(len(calls) == 1, "called back twice")
             self.answered += 1
             if error is not None:
-                require(self.faults, f"an error without a cause: {error!r}")
+                is_full = isinstance(error, JournalFullError)  # the prepared list
+                require(self.faults or is_full, f"an error without a cause: {error!r}")
                 self.errors.append(error)
             answered(error)
 
@@ -348,6 +349,7 @@ class StoreLife:
         def deleted(_: None, error: Exception | None) -> None:
             if error is None:
                 del self.model.queues[queue.name]
+                self.model.left = sum("cannot be removed" in line.text for line in self.lines)
                 for binding in list(self.model.bindings.values()):
                     if binding.queue is queue:
                         del self.model.bindings[binding.key]
@@ -498,8 +500,7 @@ class StoreLife:
             messages = list(queue.available.values())
             operations = [Operation((), [message]) for message in messages]
             queue.pending += operations
-            position = queue.position
-            done = self._ask(lambda error, queue=queue: queue.settle(position) if error is None else None)  # type: ignore[misc]
+            done = self._ask(partial(settle, queue, queue.position))
             rids = [message.rid for message in messages if message.rid is not None]
             try:
                 self.store.purge(journal_of(queue), rids, done)
@@ -551,9 +552,8 @@ class StoreLife:
         work, enqueues, dequeues = self._work()
         if len(work) <= 1:
             for queue, operation in work.items():
-                position = queue.position + 1
-                done = self._ask(lambda error, queue=queue: queue.settle(position) if error is None else None)  # type: ignore[misc]
-                if not self._append(work, lambda: self.store.transactions.commit(enqueues, dequeues, done)):
+                done = self._ask(partial(settle, queue, queue.position + 1))
+                if not self._append(work, partial(self.store.transactions.commit, enqueues, dequeues, done)):
                     self.asked -= 1
                 else:
                     queue.available.update((message.data, message) for message in operation.enqueues)
@@ -634,6 +634,12 @@ class StoreLife:
         self.model.is_closed = self.store.close(delivered)
         require(self.asked == self.answered, "closed before somebody was called back")
         require(self.model.is_closed or self.faults, "a close that is not clean")
+
+
+def settle(queue: QueueModel, position: int, error: Exception | None) -> None:
+    """What was appended to a queue is on the disk, or not."""
+    if error is None:
+        queue.settle(position)
 
 
 def journal_of(queue: QueueModel) -> QueueJournal:

@@ -165,6 +165,7 @@ class Model:
         serial: makes data and names unique.
         highest_rid: the highest record id that was given out.
         orphans: journals that were set aside.
+        left: journals of deleted queues that could not be removed.
         delivered: what is given to the close that was begun: number of a queue -> record ids; None if none was.
         is_closed: the store was closed cleanly.
         reuses_xids: whether branches have the ids of others that are over.
@@ -177,6 +178,7 @@ class Model:
     serial: int = 0
     highest_rid: int = 0
     orphans: int = 0
+    left: int = 0
     delivered: dict[int, set[int]] | None = None
     is_closed: bool = False
     reuses_xids: bool = False
@@ -204,7 +206,7 @@ class Model:
         require(not must_be_clean or found.was_clean, "a clean close was forgotten")
         require(not found.was_clean or self.delivered is not None, "a store that was not closed is clean")
         deleting = sum(queue.is_deleting for queue in self.queues.values())
-        require(found.orphans <= self.orphans + deleting, "a journal was set aside")
+        require(found.orphans <= self.orphans + self.left + deleting, "a journal was set aside")
         self._check_wiring(found)
         for queue_id, queue in found.queues.items():
             rids = [message.rid for message in queue.messages]
@@ -269,7 +271,9 @@ class Model:
         """What may be found from now on: all that was found is certain."""
         model = Model(serial=self.serial, highest_rid=self.highest_rid, orphans=found.orphans)
         model.reuses_xids = self.reuses_xids
-        work: dict[bytes, dict[QueueModel, tuple[list[Message], list[Message]]]] = {xid: {} for xid in sorted(found.in_doubt)}
+        work: dict[bytes, dict[QueueModel, tuple[list[Message], list[Message]]]] = {
+            xid: {} for xid in sorted(found.in_doubt)
+        }
         for number, queue in found.queues.items():
             new = model.queues[queue.name] = QueueModel(queue.name, number, is_certain=True)
             for rid, data, state, xid, _ in queue.messages:

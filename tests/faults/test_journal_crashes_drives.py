@@ -18,30 +18,30 @@ from tests.faults.journal_harness import DamagedError
 from tests.faults.journal_matrix import CrashMatrix, Shape, WrongContentError
 
 
+def failure(matrix: CrashMatrix, seed: int) -> AssertionError | None:
+    try:
+        matrix.run(seed, 100)
+    except AssertionError as error:
+        return error
+    return None
+
+
 @pytest.mark.parametrize("alignment", [512, 4096])
 def test_one_crash_loses_nothing_in_silence(alignment: int) -> None:
     shape = Shape(4, 128, 2000, "any", alignment=alignment, sector=alignment, powersafe=False)
     matrix = CrashMatrix(shape, share=0.5, continued=0.0)
-    reported = 0
-    for seed in range(20):
-        try:
-            matrix.run(seed, 100)
-        except DamagedError as error:
-            assert "file header" in str(error)
-            reported += 1
+    reported = [error for seed in range(20) if (error := failure(matrix, seed)) is not None]
     assert reported or alignment == 512
+    assert all(isinstance(error, DamagedError) and "file header" in str(error) for error in reported)
     matrix.check_shape({"kills": 300, "torn": 30})
 
 
 def test_what_recovery_found_may_be_lost_by_a_second_crash() -> None:
     """If this fails the journal got better than the documents say: change them."""
-    lost = 0
-    for seed in range(12):
-        try:
-            CrashMatrix(Shape(4, 32, 1500, "any", powersafe=False), share=0.3, continued=0.1).run(seed, 100)
-        except WrongContentError as error:
-            assert str(error).count("at ") > 1
-            lost += 1
-        except DamagedError:
-            continue
+    errors = [
+        failure(CrashMatrix(Shape(4, 32, 1500, "any", powersafe=False), share=0.3, continued=0.1), seed)
+        for seed in range(12)
+    ]
+    lost = [str(error) for error in errors if isinstance(error, WrongContentError)]
     assert lost
+    assert all(text.count(" at ") > 1 for text in lost)

@@ -62,7 +62,7 @@ def test_after_a_failed_call_nothing_is_taken_and_nothing_is_claimed(code: int) 
         before = life.writer.synced
         assert life.writer.failure is not None
         assert "takes no more records until the store is opened again" in str(life.writer.failure)
-        with pytest.raises(JournalFailedError, match="a write or sync of .* failed"):
+        with pytest.raises(JournalFailedError, match=r"a write or sync of .* failed"):
             life.enqueue(10**9, b"more")
         assert life.begin() is None
         assert not life.writer.seal()
@@ -171,6 +171,5 @@ def test_bad_bits_are_reported() -> None:
                 assert end is not None
                 assert end.torn, (seed, file, offset)
                 seen["looks torn"] += 1
-    print(dict(seen))
     assert seen["reported"] > 1000
     assert seen["looks torn"] < 0.05 * sum(seen.values())

@@ -1,6 +1,6 @@
 """The whole store, killed at every call: see `store_harness`.
 
-Sixteen tests of 340 kill points each belong to every run; `-m soak` has as many as one has time for.
+Sixteen tests of 340 kill points each belong to every run. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has some 500,000.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.faults.store_harness import CrashMatrix, tiny_rid_blocks
 from tests.faults.store_model import BrokenPromiseError
 
 KILL_POINTS = 340  # of each of the tests
-SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "300"))  # each has some 500 kill points
+SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 500 kill points
 SEEDS_FOR_BROKEN = 12
 
 
@@ -45,7 +45,16 @@ def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_store_is_found_out(name: str) -> None:
-    matrix = CrashMatrix(share=0.5)
     with BROKEN[name](), pytest.raises(BrokenPromiseError):
-        for seed in range(SEEDS_FOR_BROKEN):
-            matrix.run(seed)
+        run_all(CrashMatrix(share=0.5), range(SEEDS_FOR_BROKEN))
+
+
+# Until `store.journal.recovery` forgets what dequeues of a branch had no target when that branch is over.
+@pytest.mark.xfail(raises=BrokenPromiseError, strict=True)
+def test_a_branch_may_have_the_xid_of_one_that_is_over() -> None:
+    run_all(CrashMatrix(share=0.5, reuses_xids=True), range(3))
+
+
+def run_all(matrix: CrashMatrix, seeds: range) -> None:
+    for seed in seeds:
+        matrix.run(seed)

@@ -6,6 +6,7 @@ import os
 import stat
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.key_value import RocksKeyValue
 from store.log_lines import Level, LogLine
 from store.offline import open_store
+from store.parameters import OnDamage
 from store.store_directory import Found
-from tests.support.conversion import content_of, converted, directory_of
+from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.old_store import OldStore
@@ -119,6 +121,12 @@ def test_record_ids_are_reserved(old_store: Path) -> None:
     assert source.rid_high_water is not None
     assert max(used, default=0) < source.rid_high_water
     source.close()
+
+
+def test_a_sound_store_is_not_refused(old_store: Path) -> None:
+    before = content_of(old_store)
+    converted(old_store, replace(PARAMETERS, on_damage=OnDamage.REFUSE))
+    assert content_of(old_store) == before
 
 
 def test_it_is_done_once(old_store: Path) -> None:

@@ -107,12 +107,6 @@ def test_a_message_of_which_a_part_cannot_be_read_is_left_out(old: OldStore, pat
     assert any("cannot be read: Input/output error" in line.text for line in lines if line.level is Level.CRITICAL)
 
 
-def test_a_sound_store_is_not_refused(old_store: Path) -> None:
-    before = content_of(old_store)
-    converted(old_store, REFUSE)
-    assert content_of(old_store) == before
-
-
 def test_wiring_that_could_not_be_recovered_is_damage(copies: CopyOpener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.berkeley, "find_recovery_program", lambda: None)
     with copies("legacy-b-crash1").copy() as copy:

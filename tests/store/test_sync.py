@@ -139,6 +139,15 @@ def test_a_file_that_is_closed_is_an_error(driver: SyncDriver, make_files: FileM
     assert [error and error.errno for _, error in collect(driver, 3)] == [errno.EBADF, None, errno.EBADF]
 
 
+def test_syncing_a_closed_file_is_an_error_of_the_system(make_files: FileMaker) -> None:
+    (file,) = make_files(1)
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        file.sync()
+    assert caught.value.errno == errno.EBADF
+    assert caught.value.filename.endswith("/0")
+
+
 def test_closing_with_tickets_outstanding(driver: SyncDriver, make_files: FileMaker) -> None:
     files = make_files(100)
     for ticket in range(500):

@@ -7,7 +7,7 @@ a message that is found once is there until it is taken, and one that is not fou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -104,12 +104,13 @@ class Ledger:
         self._settle_wiring(found)
         messages = self._found_messages(found)
         settled = self._settle_branches(found, messages)
-        must, may = self._expected(messages, found.in_doubt)
+        must, may = self._expected(messages, found)
         lost = {place for place in must if place not in messages and place[0] in found.queues}
         assert not lost, f"lost: {sorted(lost)}"
         unexpected = messages.keys() - must - may
         assert not unexpected, f"back to life, or never begun: {sorted(unexpected)}"
-        self._check_states(messages, settled)
+        held = {place: state for place, state in settled.items() if place[0] in found.queues}
+        self._check_states(messages, held)
         self.there = {place: message.rid for place, message in messages.items()}
         self.counts["open"] += sum(operation.effective is None for operation in self.operations.values())
         self.operations.clear()
@@ -151,8 +152,9 @@ class Ledger:
                 branch.effective = bool(decision.more["commits"])
         return held
 
-    def _expected(self, messages: Mapping[Place, Message], in_doubt: set[str]) -> tuple[set[Place], set[Place]]:
+    def _expected(self, messages: Mapping[Place, Message], found: Found) -> tuple[set[Place], set[Place]]:
         """The messages that must be there, and those that may."""
+        in_doubt, queues = found.in_doubt, found.queues.keys()
         must, may = set(self.there), set[Place]()
         of_this_run = {id(operation) for operation in self.operations.values()}
         branches = [branch for branch in self.branches.values() if id(branch) not in of_this_run]
@@ -161,7 +163,7 @@ class Ledger:
                 (must.update if operation.effective else must.difference_update)(operation.puts)
                 continue
             if operation.kind == "commit" and operation.effective is None:
-                self._decide_by_evidence(operation, messages, must)
+                self._decide_by_evidence(operation, messages, must, queues)
             if operation.effective is None:
                 may.update(operation.puts)
                 may.update(place for place in operation.takes if place in must)
@@ -173,10 +175,13 @@ class Ledger:
         return must, may
 
     @staticmethod
-    def _decide_by_evidence(operation: Operation, messages: Mapping[Place, Message], must: set[Place]) -> None:
-        """A local transaction whose end was not reported: all of it, or nothing."""
-        evidence = {place in messages for place in operation.puts}
-        evidence |= {place not in messages for place in operation.takes if place in must or place in messages}
+    def _decide_by_evidence(
+        operation: Operation, messages: Mapping[Place, Message], must: set[Place], queues: Set[str]
+    ) -> None:
+        """A local transaction whose end was not reported: all of it, or nothing. Deleted queues tell nothing."""
+        takes = [place for place in operation.takes if place in must or place in messages]
+        evidence = {place in messages for place in operation.puts if place[0] in queues}
+        evidence |= {place not in messages for place in takes if place[0] in queues}
         assert len(evidence) < 2, f"half a transaction: {operation}"
         if evidence:
             operation.effective = evidence.pop()

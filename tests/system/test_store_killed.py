@@ -50,38 +50,50 @@ class Program:
         command = [sys.executable, "-m", "tests.system.store_child"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, bufsize=0)
 
-    def run(self, path: Path, number: int, *, seconds: float, signal_number: int, first: str) -> Run:
-        """Run a child, and send it a signal some seconds after its line `first`."""
+    def run(
+        self, path: Path, number: int, *, seconds: float, signal_number: int, first: str, grace: float | None = None
+    ) -> Run:
+        """Run a child, send it a signal some seconds after its line `first`, and kill it after `grace` seconds more."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{number} {path}\n".encode())
         said = b""
         while f'"{first}":'.encode() not in said and b'"ended":' not in said:
             said += self._read_on()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            said += self._read(end)
+        said += self._read_for(seconds)
         pid = next(orjson.loads(line)["started"] for line in said.splitlines() if b'"started":' in line)
         children = children_of(pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal_number)
+        if grace is not None:
+            said += self._read_for(grace)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         while b'"ended":' not in said:
             said += self._read_on()
         *lines, torn, ended = said[:-1].split(b"\n")
         del torn
         return Run([orjson.loads(line) for line in lines], orjson.loads(ended)["ended"], children)
 
-    def _read(self, end: float) -> bytes:
-        """What comes until then."""
-        assert self._process.stdout is not None
-        if select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
-            more = os.read(self._process.stdout.fileno(), 1 << 20)
-            assert more, "the program has ended"
-            return more
-        return b""
+    def _read_for(self, seconds: float) -> bytes:
+        """What comes in that time."""
+        said, end = b"", time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            said += self._read(left)
+        return said
 
     def _read_on(self) -> bytes:
-        more = self._read(time.monotonic() + PATIENCE_SECONDS)
+        """What comes next."""
+        more = self._read(PATIENCE_SECONDS)
         assert more, "the program says nothing any more"
+        return more
+
+    def _read(self, seconds: float) -> bytes:
+        """What comes next; nothing if that takes too long."""
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], seconds)[0]:
+            return b""
+        more = os.read(self._process.stdout.fileno(), 1 << 20)
+        assert more, "the program has ended"
         return more
 
     def close(self) -> None:
@@ -209,18 +221,21 @@ def test_a_process_killed_fifty_times(program: Program, tmp_path: Path) -> None:
     number = 0
     while kills < KILLS:
         number += 1
-        ends_well = number % 9 == 0
         first, longest = ("started", 0.08) if number % 4 == 1 else ("opened", 0.12)
-        how = signal.SIGTERM if ends_well else signal.SIGKILL
-        run = program.run(story.path, number, seconds=source.random() * longest, signal_number=how, first=first)
+        how, grace = signal.SIGKILL, None
+        if number % 9 == 0:
+            how = signal.SIGTERM
+        elif number % 9 == 4:  # while it is being closed
+            how, grace = signal.SIGTERM, source.random() * 0.03
+        seconds = source.random() * longest
+        run = program.run(story.path, number, seconds=seconds, signal_number=how, first=first, grace=grace)
         assert not any("failed" in line for line in run.lines), run.lines[-1]
-        assert run.status == (0 if ends_well else signal.SIGKILL)
+        assert run.status == signal.SIGKILL or (run.status == 0 and how == signal.SIGTERM)
         story.add(run)
-        assert story.was_clean or not ends_well
-        kills += not ends_well
+        assert story.was_clean or number % 9
+        kills += run.status == signal.SIGKILL
         helpers += len(run.children)
         relocated += sum(line.get("relocated", 0) for line in run.lines)
-    print(number, helpers, relocated, story.opened, story.ledger.counts, len(story.ledger.there))
     assert helpers >= KILLS // 2  # the processes that wait for the disk are gone, each of them
     assert relocated > 0
     assert story.ledger.counts["done"] > 100 * KILLS

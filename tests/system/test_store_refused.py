@@ -382,7 +382,7 @@ def test_missing_permissions(store: Path, path: str, mode: int, text: str) -> No
             os.chown(each, NOBODY, NOBODY)
     (store / path).chmod(mode)
     before = tree(store)
-    command = [sys.executable, "-c", UNPRIVILEGED.format(NOBODY), store.parent]
+    command = [sys.executable, "-c", UNPRIVILEGED.format(NOBODY), str(store.parent)]
     done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True, text=True)
     said, descriptors = done.stdout.splitlines()
     assert said.startswith(text)

@@ -1,0 +1,501 @@
+"""The whole store on a disk that fails, is full or lies, and with a sync driver that dies.
+
+Whoever waits is told; what was promised stays; what goes on can; and the next start, on a sound disk, finds what the
+model allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pytest
+
+from formats.broker_records.wiring import Queue
+from formats.rhm.geometry import Geometry
+from store.errors import StoreDamagedError, StoreError
+from store.journal.gathering import data_crc
+from store.log_lines import Level, LogLine
+from store.message_store import MessageStore
+from store.parameters import OnDamage
+from store.queue_journal import Done, QueueJournal
+from store.sync.driver import Completion, SyncDriver, SyncDriverError
+from store.transactions import Dequeue, Enqueue
+from store.writable_disk import WritableFile
+from tests.faults.simulated_disk import Call, SimulatedDisk
+from tests.faults.store_harness import (
+    PATH,
+    SlowSync,
+    StoreLife,
+    TinyParameters,
+    simulated_environment,
+    tiny_rid_blocks,
+)
+from tests.faults.store_model import Model
+
+GEOMETRY = Geometry(4, 4096)
+
+
+@pytest.fixture(autouse=True)
+def tiny_blocks() -> Iterator[None]:
+    with tiny_rid_blocks():
+        yield
+
+
+# ---- by chance ----
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("seed", range(40))
+def test_a_call_that_fails_is_told_and_breaks_no_promise(seed: int, code: int) -> None:
+    rng = random.Random(seed)
+    disk = SimulatedDisk(seed)
+    life = StoreLife(disk, Model(), rng)
+    life.work(40)
+    life.faults = True
+    disk.fail_at[disk.calls + rng.randrange(60)] = code
+    life.work(50)
+    life.quiesce()
+    if rng.random() < 0.5:
+        life.close()
+    disk.crash(power_loss=rng.random() < 0.5)
+    after = StoreLife(disk, life.model, rng, must_be_clean=life.model.is_closed)
+    after.work(20)
+    after.quiesce()
+    after.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_call_of_a_start_may_fail(seed: int, code: int) -> None:
+    rng = random.Random(seed)
+    disk = SimulatedDisk(seed)
+    life = StoreLife(disk, Model(), rng)
+    life.work(60 if seed else 0)
+    life.highest()
+    disk.crash(power_loss=False)
+    for number in range(200):
+        broken = disk.copy(seed)
+        broken.fail_at[number] = code
+        with contextlib.suppress(StoreError):  # nothing else
+            StoreLife(broken, life.model, rng, faults=True)
+        is_over = broken.calls <= number
+        broken.crash(power_loss=rng.random() < 0.5)
+        StoreLife(broken, life.model, rng).close()
+        if is_over:
+            return
+    raise AssertionError("a start without an end")
+
+
+class DyingSync(SlowSync):
+    """Dies at its `after`th call."""
+
+    def __init__(self, rng: random.Random, after: int) -> None:
+        super().__init__(rng)
+        self._left = after
+
+    def _live(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise SyncDriverError("the sync driver has died")
+
+    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        """Begin, or die."""
+        self._live()
+        super().submit(ticket, files)
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        """End some, or die."""
+        self._live()
+        return super().completed(timeout)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_driver_that_dies_is_told_to_everybody(seed: int) -> None:
+    rng = random.Random(seed)
+    disk = SimulatedDisk(seed)
+    model = Model()
+    if rng.random() < 0.8:
+        life = StoreLife(disk, model, rng)
+        life.work(40)
+        life.highest()
+        model = life.model
+        disk.crash(power_loss=False)
+    driver: Callable[[], SyncDriver] = lambda: DyingSync(rng, rng.randrange(1, 40))  # noqa: E731
+    with contextlib.suppress(StoreError):  # nothing else
+        life = StoreLife(disk, model, rng, faults=True, driver=driver)
+        life.work(60)
+        life.quiesce()
+        for _ in range(100):
+            life.enqueue()
+            life.flush()
+            life.quiesce()
+            if life.store.failure is not None:
+                break
+        if life.queues():
+            assert isinstance(life.store.failure, SyncDriverError)
+            life.close()
+            assert not life.model.is_closed
+        model = life.model
+    disk.crash(power_loss=rng.random() < 0.5)
+    StoreLife(disk, model, rng).close()
+
+
+# ---- one by one ----
+
+
+class Shop:
+    """A store with some queues, and what its callbacks brought."""
+
+    def __init__(self, disk: SimulatedDisk, queues: int = 0, on_damage: OnDamage = OnDamage.QUARANTINE) -> None:
+        self.lines: list[LogLine] = []
+        self.disk = disk
+        parameters = TinyParameters(on_damage=on_damage)
+        environment = simulated_environment(disk, random.Random(1), lambda: SlowSync(random.Random(2)))
+        self.store = MessageStore(environment, PATH, parameters, "test", log=self.lines.append)
+        self.found = {
+            queue.record.name: [message.data for message in self.store.messages(queue)]
+            for queue in self.store.recovered_queues
+        }
+        self.store.end_recovery()
+        self.journals = {journal.name: journal for journal in self.store.journals.values()}
+        for number in range(queues):
+            self.make(f"queue-{number}")
+
+    def make(self, name: str, geometry: Geometry = GEOMETRY) -> Exception | None:
+        got: list[Exception | None] = []
+
+        def made(journal: QueueJournal | None, error: Exception | None) -> None:
+            if journal is not None:
+                self.journals[name] = journal
+            got.append(error)
+
+        self.store.changes.create_queue(Queue(name), geometry, made)
+        return self.wait(got)
+
+    def wait(self, got: list[Exception | None], count: int = 1) -> Exception | None:
+        for _ in range(1000):
+            if len(got) == count:
+                return next((error for error in got if error is not None), None)
+            self.store.start()
+            self.store.collect(None)
+        raise AssertionError("nobody calls back")
+
+    def ask(self, ask: Callable[[Done], object]) -> Exception | None:
+        got: list[Exception | None] = []
+        ask(got.append)
+        return self.wait(got)
+
+    def enqueue(self, name: str, data: bytes) -> int:
+        return self.store.append.enqueue(self.journals[name], (data,), len(data), data_crc((data,)))
+
+    def flush(self, *names: str) -> Exception | None:
+        return self.ask(lambda done: self.store.flush([self.journals[name] for name in names], done))
+
+    def transaction(self, data: bytes, *names: str) -> Exception | None:
+        return self.ask(lambda done: self.store.transactions.commit(self.enqueues(data, *names), [], done))
+
+    def enqueues(self, data: bytes, *names: str) -> list[Enqueue]:
+        return [Enqueue(self.journals[name], (data,), len(data), data_crc((data,))) for name in names]
+
+    def critical(self) -> list[str]:
+        return [line.text for line in self.lines if line.level is Level.CRITICAL]
+
+
+def fail_once(disk: SimulatedDisk, name: str, part: str, code: int) -> None:
+    """The next call of that name on a path with that part fails."""
+    left = [None]
+
+    def watch(call: Call) -> None:
+        if left and call.name == name and part in call.path:
+            left.pop()
+            disk.fail_at[call.number] = code
+
+    disk.watch = watch
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_one_journal_that_fails_leaves_the_others_at_work(call: str) -> None:
+    disk = SimulatedDisk()
+    shop = Shop(disk, 3)
+    fail_once(disk, call, "/jrnl/1/", errno.EIO)
+    shop.enqueue("queue-0", b"lost?")
+    shop.enqueue("queue-1", b"kept")
+    failed = shop.flush("queue-0", "queue-1")
+    assert 'queue "queue-0"' in str(failed)
+    assert "failed" in str(failed)
+    assert shop.flush("queue-1") is None
+    shop.enqueue("queue-2", b"kept too")
+    assert shop.flush("queue-2") is None
+    assert 'queue "queue-0"' in str(shop.flush("queue-0"))
+    with pytest.raises(Exception, match="takes no more records"):
+        shop.enqueue("queue-0", b"refused")
+    assert shop.store.failure is None
+    assert not shop.store.close()
+    disk.crash(power_loss=True)
+    assert {name: Shop(disk).found[name] for name in ("queue-1",)} == {"queue-1": [b"kept"]}
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_a_transaction_over_a_journal_that_fails_is_aborted_in_the_others(distributed: bool) -> None:
+    disk = SimulatedDisk()
+    shop = Shop(disk, 3)
+    rid = shop.enqueue("queue-1", b"old")
+    assert shop.flush("queue-1") is None
+    fail_once(disk, "sync", "/jrnl/1/", errno.EIO)
+    enqueues = shop.enqueues(b"new", "queue-0", "queue-1")
+    dequeues = [Dequeue(shop.journals["queue-1"], rid)]
+    transactions = shop.store.transactions
+    if distributed:
+        assert shop.ask(lambda done: transactions.prepare(b"x", enqueues, dequeues, done)) is not None
+        assert transactions.in_doubt == []
+    else:
+        assert shop.ask(lambda done: transactions.commit(enqueues, dequeues, done)) is not None
+    shop.store.append.dequeue(shop.journals["queue-1"], rid)  # nobody holds it any more
+    assert shop.flush("queue-1") is None
+    disk.crash(power_loss=False)
+    assert Shop(disk).found == {"queue-0": [], "queue-1": [], "queue-2": []}
+
+
+def test_when_the_prepared_list_fails_nothing_that_needs_it_is_begun() -> None:
+    disk = SimulatedDisk()
+    shop = Shop(disk, 2)
+    fail_once(disk, "sync", "/tpl/", errno.EIO)
+    assert "TplStore" in str(shop.transaction(b"who knows", "queue-0", "queue-1"))
+    with pytest.raises(Exception, match="TplStore"):
+        shop.transaction(b"refused", "queue-0", "queue-1")
+    with pytest.raises(Exception, match="TplStore"):
+        shop.store.transactions.prepare(b"x", shop.enqueues(b"refused", "queue-0"), [], print)
+    assert shop.transaction(b"one journal", "queue-0") is None
+    disk.crash(power_loss=False)
+    found = Shop(disk).found
+    whole = [b"who knows"]
+    assert found in (
+        {"queue-0": [b"one journal"], "queue-1": []},
+        {"queue-0": [*whole, b"one journal"], "queue-1": whole},
+    )
+
+
+def test_a_queue_for_which_there_is_no_room_leaves_nothing_behind() -> None:
+    disk = SimulatedDisk(capacity=100_000)
+    shop = Shop(disk, 2)
+    used = disk.tree.used
+    error = shop.make("large", Geometry(6, 65536))
+    assert isinstance(error, StoreError)
+    assert 'queue "large" cannot be made' in str(error)
+    assert "make room" in str(error)
+    assert disk.tree.used == used
+    assert disk.names(f"{PATH}/rhm/jrnl") == ["1", "2"]
+    assert shop.make("small") is None
+    assert shop.store.close()
+
+
+def test_a_store_for_which_there_is_no_room_leaves_nothing_in_the_way() -> None:
+    disk = SimulatedDisk(capacity=8000)
+    with pytest.raises(StoreError, match="make room and start again"):
+        Shop(disk)
+    disk.tree.capacity = 1 << 30
+    shop = Shop(disk, 1)
+    assert shop.store.close()
+
+
+def test_a_catalogue_that_cannot_be_written_says_so_each_time() -> None:
+    disk = SimulatedDisk()
+    shop = Shop(disk, 1)
+    fail_once(disk, "batch", "", errno.EIO)
+    for name in ("first", "second"):
+        assert f'queue "{name}" cannot be made' in str(shop.make(name))
+    shop.enqueue("queue-0", b"kept")
+    assert shop.flush("queue-0") is None
+    disk.crash(power_loss=True)
+    again = Shop(disk)
+    assert again.found.pop("queue-0") == [b"kept"]
+    assert again.found in ({}, {"first": []})  # a batch that fails may be found
+    assert again.critical() == []
+    assert set(disk.names(f"{PATH}/rhm/jrnl")) == {str(number) for number in again.store.journals}
+
+
+# ---- a queue that is deleted while a transaction is open in it ----
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_branch_outlives_one_of_its_queues(commits: bool) -> None:
+    disk = SimulatedDisk()
+    shop = Shop(disk, 2)
+    transactions = shop.store.transactions
+    enqueues = shop.enqueues(b"branch", "queue-0", "queue-1")
+    assert shop.ask(lambda done: transactions.prepare(b"x", enqueues, [], done)) is None
+    deleted: list[Exception | None] = []
+    shop.store.changes.delete_queue(shop.journals["queue-0"], lambda _, error: deleted.append(error))
+    assert shop.wait(deleted) is None
+    decide = transactions.commit_prepared if commits else transactions.abort_prepared
+    assert shop.ask(lambda done: decide(b"x", done)) is None
+    assert shop.flush("queue-1") is None
+    shop.ask(lambda done: shop.store.flush([shop.store.prepared_list], done))
+    assert shop.store.prepared_list.open_transactions == 0
+    assert shop.ask(lambda done: transactions.prepare(b"x", shop.enqueues(b"again", "queue-1"), [], done)) is None
+    assert shop.store.close()
+    again = Shop(disk)
+    assert again.found == {"queue-1": [b"branch", b"again"] if commits else [b"again"]}
+    assert again.store.transactions.in_doubt == [b"x"]
+
+
+# ---- damage ----
+
+
+def image(disk: SimulatedDisk, path: str = "/") -> dict[str, bytes]:
+    """All files below a directory."""
+    found: dict[str, bytes] = {}
+    for name in disk.names(path):
+        below = f"{path.rstrip('/')}/{name}"
+        if disk.is_directory(below):
+            found[below] = b""
+            found.update(image(disk, below))
+        else:
+            file = disk.open(below)
+            found[below] = file.read(0, file.size)
+            file.close()
+    return found
+
+
+def stocked(clean: bool = True) -> SimulatedDisk:
+    """A store with two queues of twelve messages, and a branch in doubt over both; another one was aborted."""
+    disk = SimulatedDisk()
+    shop = Shop(disk, 2)
+    for number in range(12):
+        for name in ("queue-0", "queue-1"):
+            shop.enqueue(name, b"%d" % number * 40)
+            assert shop.flush(name) is None
+    enqueues = shop.enqueues(b"branch", "queue-0", "queue-1")
+    transactions = shop.store.transactions
+    for xid in (b"x", b"y"):
+        assert shop.ask(partial(transactions.prepare, xid, enqueues, [])) is None
+    assert shop.ask(partial(transactions.abort_prepared, b"y")) is None
+    assert shop.flush("queue-0", "queue-1") is None
+    if clean:
+        assert shop.store.close()
+    disk.crash(power_loss=False)
+    return disk
+
+
+def damage_journal(disk: SimulatedDisk) -> None:
+    disk.flip(f"{PATH}/rhm/jrnl/1/JournalData.0000.jdat", 512 + 512 * 3 + 60)
+
+
+def damage_list(disk: SimulatedDisk) -> None:
+    disk.flip(f"{PATH}/rhm/tpl/tpl.0000.jdat", 512 + 40)
+
+
+def lose_journal(disk: SimulatedDisk) -> None:
+    for name in disk.names(f"{PATH}/rhm/jrnl/1"):
+        disk.remove(f"{PATH}/rhm/jrnl/1/{name}")
+    disk.remove_directory(f"{PATH}/rhm/jrnl/1")
+    disk.sync_directory(f"{PATH}/rhm/jrnl")
+    disk.crash(power_loss=False)
+
+
+def lose_list(disk: SimulatedDisk) -> None:
+    for name in disk.names(f"{PATH}/rhm/tpl"):
+        disk.remove(f"{PATH}/rhm/tpl/{name}")
+    disk.remove_directory(f"{PATH}/rhm/tpl")
+    disk.sync_directory(f"{PATH}/rhm")
+    disk.crash(power_loss=False)
+
+
+DAMAGES = [damage_journal, damage_list, lose_journal, lose_list]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_store_that_is_refused_stays_as_it_is(damage: Callable[[SimulatedDisk], None]) -> None:
+    disk = stocked()
+    damage(disk)
+    before = image(disk)
+    with pytest.raises(StoreDamagedError, match="on-damage is refuse") as caught:
+        Shop(disk, on_damage=OnDamage.REFUSE)
+    assert "\n" not in str(caught.value)
+    assert image(disk) == before
+
+
+def check_damaged(damage: Callable[[SimulatedDisk], None], shop: Shop) -> None:
+    """The rest of a damaged store is there, and it works on."""
+    whole = [b"%d" % number * 40 for number in range(12)]
+    expected = {
+        damage_journal: [*whole[:3], *whole[4:]],
+        lose_journal: [],
+    }.get(damage, whole)
+    branch = [] if damage is lose_list else [b"branch"]
+    if damage is damage_list:
+        branch = shop.found["queue-1"][12:]  # the prepare record itself may be what is damaged
+        assert branch in ([], [b"branch"])
+    assert shop.found["queue-1"] == [*whole, *branch]
+    assert shop.found["queue-0"] == [*expected, *(branch if damage is not lose_journal else [])]
+    assert shop.store.transactions.in_doubt == ([b"x"] if branch else [])
+    shop.enqueue("queue-0", b"more")
+    assert shop.transaction(b"both", "queue-0", "queue-1") is None
+    assert shop.store.close()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_readable_rest_of_a_damaged_store_is_kept(damage: Callable[[SimulatedDisk], None], clean: bool) -> None:
+    disk = stocked(clean)
+    damage(disk)
+    before = image(disk)
+    shop = Shop(disk)
+    assert shop.critical() != []
+    aside = {name: content for name, content in image(disk).items() if "/quarantine/" in name}
+    if damage is damage_journal:
+        old = {name: content for name, content in before.items() if "/jrnl/1/" in name}
+        assert {
+            name.replace("/quarantine/1-0/", "/jrnl/1/"): content for name, content in aside.items() if content
+        } == old
+    assert bool(aside) == (damage in (damage_journal, damage_list))
+    check_damaged(damage, shop)
+    again = Shop(disk)
+    assert again.critical() == []
+    assert again.found["queue-1"][-1] == b"both"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_crash_while_damage_is_set_aside_loses_nothing_more(damage: Callable[[SimulatedDisk], None]) -> None:
+    disk = stocked()
+    damage(disk)
+    rng = random.Random(5)
+    visited = 0
+
+    def visit(call: Call) -> None:
+        nonlocal visited
+        for power_loss in (False, True):
+            left = call.killed(rng.getrandbits(32), power_loss=power_loss)
+            check_damaged(damage, Shop(left))
+            visited += 1
+
+    disk.watch = visit
+    Shop(disk)
+    assert visited > 20
+
+
+def test_a_catalogue_of_another_store_is_refused_in_one_line() -> None:
+    disk, other = stocked(), SimulatedDisk()
+    environment = simulated_environment(other, random.Random(99))
+    MessageStore(environment, PATH, TinyParameters(), "test", log=lambda _: None).close()
+    folder = disk.tree.folder(f"{PATH}/rhm/catalogue")
+    folder.database = other.tree.folder(f"{PATH}/rhm/catalogue").database
+    with pytest.raises(StoreError, match="the catalogue is that of another store"):
+        Shop(disk)
+
+
+def test_a_damaged_catalogue_is_refused_in_one_line() -> None:
+    disk = stocked()
+    folder = disk.tree.folder(f"{PATH}/rhm/catalogue")
+    assert folder.database is not None
+    key = next(key for key in folder.database if key.startswith(b"q"))
+    folder.database[key] = b"\xff" + folder.database[key][1:]
+    before = image(disk)
+    with pytest.raises(StoreDamagedError, match="qstore-check") as caught:
+        Shop(disk)
+    assert "\n" not in str(caught.value)
+    assert image(disk) == before
