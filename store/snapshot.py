@@ -16,15 +16,15 @@ are deleted later stay until the snapshot is let go (`held_directories`).
 Pins never have a record refused: where a journal is short of room they are broken, and the snapshot is overtaken in
 that journal. Who copies a journal looks afterwards whether its pin held all the while.
 
-Who follows a journal begins at `end`, after the flush of number `flush`, and lets the snapshot go bit by bit: a new one
-is cheap.
+Who follows a journal begins at `end`, after the flush of number `flush`, and takes a new snapshot, which is cheap, before it lets go of the
+old one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -67,6 +67,11 @@ class JournalSnapshot(NamedTuple):
     def holds(self) -> bool:
         """Whether nothing of it has been overwritten."""
         return self.cut is None or self.cut.pin.holds
+
+    def let_go(self) -> None:
+        """Let its files be overwritten."""
+        if self.cut is not None:
+            self.cut.pin.holds = False
 
     def file_at(self, number: int) -> int | None:
         """Counted over all laps, the file that has this number in the ring; None if it was never entered."""
@@ -122,7 +127,7 @@ class Snapshot:
         store_id: UUID,
         software_version: str,
         catalogue: str,
-        journals: tuple[JournalSnapshot, ...],
+        journals: Sequence[JournalSnapshot],
         prepared_list: JournalSnapshot,
         let_go: Callable[[Snapshot], None],
     ) -> None:
@@ -133,23 +138,22 @@ class Snapshot:
         self._let_go = let_go
 
     @property
+    def all_journals(self) -> tuple[JournalSnapshot, ...]:
+        """The queues' journals, and the prepared list."""
+        return (*self.journals, self.prepared_list)
+
+    @property
     def overtaken(self) -> list[JournalSnapshot]:
         """The journals in which something of the snapshot may be overwritten by now."""
-        return [journal for journal in (*self.journals, self.prepared_list) if not journal.holds]
+        return [journal for journal in self.all_journals if not journal.holds]
 
     def release(self) -> None:
         """Let it go. Twice is allowed, and so it is after the store was closed, which does it too."""
         if not self.is_released:
             self.is_released = True
-            for journal in (*self.journals, self.prepared_list):
-                release_pin(journal)
+            for journal in self.all_journals:
+                journal.let_go()
             self._let_go(self)
-
-
-def release_pin(journal: JournalSnapshot) -> None:
-    """Let a journal's files be overwritten."""
-    if journal.cut is not None:
-        journal.cut.pin.holds = False
 
 
 #: Called once, with a snapshot, or with None and the error.
@@ -196,17 +200,8 @@ class Snapshots:
             checkpoint: a directory that does not exist, for the catalogue's copy. It goes with the snapshot.
             done: called with the snapshot, or with the error: a journal has failed, or the catalogue cannot be copied.
         """
-
-        def synced(error: Exception | None) -> None:
-            failures = [journal.writer.failure for journal in self._everything if journal.writer.failure is not None]
-            if error is None and failures:
-                error = failures[0]
-            if error is not None:
-                done(None, StoreError(f"{_CANNOT}: {error}"))
-            else:
-                self._cut(checkpoint, done)
-
-        self._flusher.when_synced(self._everything, synced)
+        # A journal that fails is seen at the cut; it does not matter where its queue is being deleted.
+        self._flusher.when_synced(self._everything, lambda _: self._cut(checkpoint, done))
         self._flusher.start()
 
     def close(self) -> None:
@@ -216,26 +211,26 @@ class Snapshots:
             snapshot.release()
 
     @property
-    def _everything(self) -> list[QueueJournal]:
-        return [*self._journals.values(), self._prepared_list]
+    def _everything(self) -> tuple[QueueJournal, ...]:
+        return (*self._journals.values(), self._prepared_list)
 
     def _cut(self, checkpoint: str, done: Taken) -> None:
-        cuts = {journal.directory: _cut(journal) for journal in self._journals.values()}
-        prepared_list = _cut(self._prepared_list)
+        cuts = {journal.directory: _cut(journal) for journal in self._everything}
+        failures = {each.directory: each.writer.failure for each in self._everything if each.writer.failure is not None}
 
         def work() -> Snapshot:
             self._held.hold()
             try:
-                return self._make(checkpoint, cuts, prepared_list)
+                return self._make(checkpoint, cuts, failures)
             except BaseException:
                 self._held.let_go()
                 raise
 
         def made(snapshot: Snapshot) -> None:
-            kept = {journal.directory for journal in snapshot.journals}
+            kept = {journal.directory for journal in snapshot.all_journals}
             for directory, journal in cuts.items():
                 if directory not in kept:
-                    release_pin(journal)
+                    journal.let_go()
             self._taken[snapshot] = None
             if self._is_closed:
                 snapshot.release()
@@ -244,23 +239,28 @@ class Snapshots:
                 done(snapshot, None)
 
         def failed(error: Exception) -> None:
-            for journal in (*cuts.values(), prepared_list):
-                release_pin(journal)
+            for journal in cuts.values():
+                journal.let_go()
             done(None, _told(error))
 
         self._background.run(work, made, failed)
 
-    def _make(self, checkpoint: str, cuts: Mapping[str, JournalSnapshot], prepared_list: JournalSnapshot) -> Snapshot:
+    def _make(
+        self, checkpoint: str, cuts: Mapping[str, JournalSnapshot], failures: Mapping[str, Exception]
+    ) -> Snapshot:
         """Copy the catalogue, and match its queues with the journals that were cut."""
-        mark, disk = self._directory.read_mark(), self._disk
+        directory, disk = self._directory, self._disk
+        mark = directory.read_mark()
         if disk.is_directory(checkpoint):
             raise StoreError(f"{checkpoint}: there is something already; name a directory that does not exist")
         try:
             self._catalogue.checkpoint(checkpoint)
             entries = sorted(self._catalogue.queues(), key=lambda entry: entry.queue_id)
-            journals = tuple(
-                cuts.get(self._directory.journal(entry.journal_id)) or self._new(entry) for entry in entries
-            )
+            journals = [cuts.get(directory.journal(entry.journal_id)) or self._new(entry) for entry in entries]
+            prepared_list = cuts[directory.prepared_list]
+            for journal in (*journals, prepared_list):
+                if journal.directory in failures:
+                    raise StoreError(str(failures[journal.directory]))
         except BaseException:
             with contextlib.suppress(OSError):  # what cannot be removed is of no use to anybody
                 if disk.is_directory(checkpoint):

@@ -132,7 +132,7 @@ class _Copy:
     ) -> None:
         self._environment, self._disk = environment, environment.disk
         self._snapshot, self._directory, self._progress = snapshot, directory, progress
-        self._journals = (*snapshot.journals, snapshot.prepared_list)
+        self._journals = snapshot.all_journals
         self._copied, self._total = 0, sum(journal.size for journal in self._journals)
 
     def make(self) -> None:

@@ -196,10 +196,7 @@ class Relocating(Gathering):
         return Cut(space.oldest, end, self.synced, is_whole, space.pin())
 
     def _has_room(self) -> bool:
-        while self._position + self._space.flush > self._space.end:
-            if not self._space.break_pins(self.unsynced_place):
-                return False
-        return True
+        return self._position + self._space.flush <= self._space.end
 
     def _free(self) -> int:
         """Free blocks behind the position, the padding of this flush and what may still be removed not counted."""

@@ -86,14 +86,18 @@ class JournalStorage:
     def sync_end(self, position: int) -> None:
         """Sync the file in which a journal ended, at block `position`: recovery may have read what is only in memory.
 
-        What stands in the files before it was synced before anything was written behind it. Files behind it, that a
-        torn flush had entered, are synced too: the next header that goes into one of them takes the place of the older
-        one there, and if a crash tears it, the other must not be lost as well.
+        What stands in the files before it was synced before anything was written behind it; but of a record's last
+        block nothing need have been written, if all that the record has there is zero bytes: the end of its id. So the
+        file of the block before that is synced as well.
+
+        Files behind the end, that a torn flush had entered, are synced too: the next header that goes into one of them
+        takes the place of the older one there, and if a crash tears it, the other must not be lost as well.
         """
         if not position:
             return
         index = (position - 1) // self._file_blocks
-        self._file(index % self._geometry.files).sync()
+        for last in sorted({max(0, position - 2) // self._file_blocks, index}):
+            self._file(last % self._geometry.files).sync()
         for ahead in range(index + 1, index + self._geometry.files):
             file = self._file(ahead % self._geometry.files)
             try:

@@ -1,205 +1,46 @@
 """A whole store on a simulated disk, beside a model of what may be found in it after a crash.
 
 A `StoreLife` is one process's time with the store: it opens it, holds what it finds against the model, does work under
-a seed and keeps the model. A `CrashMatrix` runs one life after the other, and at each call that changes the disk it
-looks at what another process would find if this one died there: see `CrashMatrix`.
+a seed and keeps the model. `store_matrix` kills it.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
-from unittest.mock import patch
+from typing import Final
 
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.rhm.geometry import Geometry
-from store.background import InlineBackground
-from store.environment import Environment
 from store.errors import StoreError
-from store.journal.enqueue_map import LIVE
 from store.journal.gathering import data_crc
 from store.journal.step import JournalError, JournalFailedError, JournalFullError
 from store.key_value import CatalogueError
 from store.log_lines import Level, LogLine
 from store.message_store import MessageStore
-from store.parameters import StoreParameters
 from store.queue_journal import Done, QueueJournal
-from store.sync.driver import Completion, SyncDriver
-from store.sync.inline import InlineSync
+from store.sync.driver import SyncDriver
 from store.transactions import Dequeue, Enqueue
-from store.writable_disk import WritableFile
-from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
-from tests.faults.simulated_key_value import SimulatedKeyValue
+from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_model import (
     BindingModel,
     Branch,
     BrokenPromiseError,
     ExchangeModel,
     Fate,
-    Found,
-    FoundQueue,
     Message,
     Model,
     Operation,
     QueueModel,
     require,
 )
+from tests.faults.store_simulation import PATH, TinyParameters, look, names_in, simulated_environment
 
-PATH: Final = "/store"
 GEOMETRIES: Final = (Geometry(4, 4096), Geometry(6, 2048), Geometry(4, 2048))
 XIDS: Final = (b"branch-a", b"branch-b", b"branch-c" * 20)
-RID_BLOCK: Final = 64
 _MOST_QUEUES: Final = 4
 _MOST_TURNS: Final = 2000
-
-_Result = TypeVar("_Result")
-
-
-class TinyParameters(StoreParameters):
-    """Sizes below what is legal, so that everything happens soon."""
-
-    __slots__ = ()
-
-    @property
-    def tpl_geometry(self) -> Geometry:
-        """Sixteen KiB."""
-        return Geometry(4, 4096)
-
-    @property
-    def page_bytes(self) -> int:
-        """Two sectors."""
-        return 1024
-
-    @property
-    def tpl_page_bytes(self) -> int:
-        """One sector."""
-        return 512
-
-    @property
-    def write_cache_bytes(self) -> int:
-        """So little that enqueues wait for the disk now and then."""
-        return 2048
-
-
-class SlowSync:
-    """A driver whose syncs begin at once and end when chance says, in any order."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._under_way: list[tuple[int, list[tuple[WritableFile, int]]]] = []
-
-    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
-        """Begin."""
-        self._under_way.append((ticket, [(file, file.begin_sync()) for file in files]))  # type: ignore[attr-defined]
-
-    def fileno(self) -> int:
-        """Nobody polls this one, but there is something to wait for."""
-        return 0
-
-    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
-        """End some of what is under way, and at least one if the caller waits."""
-        rng, done = self._rng, []
-        rng.shuffle(self._under_way)
-        while self._under_way and (rng.random() < 0.4 or (timeout is None and not done)):
-            ticket, files = self._under_way.pop()
-            first: OSError | None = None
-            for file, token in files:
-                try:
-                    file.finish_sync(token)  # type: ignore[attr-defined]
-                except OSError as error:
-                    first = first or error
-            done.append((ticket, first))
-        return done
-
-    def close(self) -> None:
-        """What is under way does not come back."""
-        self._under_way.clear()
-
-
-class SlowBackground(InlineBackground):
-    """A background that does the work when chance says, in order."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__()
-        self._rng = rng
-        self._later: deque[Callable[[], None]] = deque()
-
-    def run(
-        self, work: Callable[[], _Result], done: Callable[[_Result], None], failed: Callable[[Exception], None]
-    ) -> None:
-        """Do `work` later."""
-        self._later.append(partial(super().run, work, done, failed))
-
-    def collect(self) -> None:
-        """Do some of it, and call whoever waits for what is done."""
-        while self._later and self._rng.random() < 0.5:
-            self._later.popleft()()
-        super().collect()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything is left."""
-        return bool(self._later) or super().is_busy
-
-    def wait(self) -> None:
-        """Do all of it."""
-        while self._later:
-            self._later.popleft()()
-
-
-def simulated_environment(
-    disk: SimulatedDisk, rng: random.Random, driver: Callable[[], SyncDriver] | None = None
-) -> Environment:
-    """Everything from outside: slow, or inline, by chance, unless the driver is given."""
-    slow = rng.random() < 0.6
-    make = driver or ((lambda: SlowSync(rng)) if slow else InlineSync)
-    return Environment(
-        disk,
-        lambda path, *, create: SimulatedKeyValue.open(disk, path, create=create),
-        lambda _: make(),
-        (lambda: SlowBackground(rng)) if slow else InlineBackground,
-        lambda: 1_700_000_000_000_000_000,
-        rng.getrandbits,
-    )
-
-
-@contextmanager
-def tiny_rid_blocks() -> Iterator[None]:
-    """Blocks of record ids that are soon used up."""
-    with patch("store.catalogue.RID_BLOCK", RID_BLOCK), patch("formats.catalogue.RID_BLOCK", RID_BLOCK):
-        yield
-
-
-def look(store: MessageStore) -> Found:
-    """What a store that was just opened holds. Ends its recovery."""
-    queues = {}
-    for queue in store.recovered_queues:
-        messages = list(store.messages(queue))
-        require(queue.messages + queue.in_doubt == len(messages), f"{queue.record.name}: counted wrongly")
-        require(queue.messages == sum(each.state == LIVE for each in messages), "counted wrongly")
-        queues[queue.queue_id] = FoundQueue(queue.record.name, messages)
-    bindings = {(each.record.key, each.record.queue_name, each.exchange.name) for each in store.wiring.bindings}
-    exchanges = {number: exchange.name for number, exchange in store.wiring.exchanges.items()}
-    orphans = names_in(store, "orphans")
-    found = Found(store.was_clean, queues, exchanges, bindings, set(store.transactions.in_doubt), len(orphans))
-    require(not names_in(store, "quarantine"), "a journal was set aside as damaged")
-    journals = {entry.directory.rsplit("/", 1)[1] for entry in store.journals.values()}
-    require(set(names_in(store, "jrnl")) == journals, "a directory was left behind")
-    for queue in list(store.recovered_queues):
-        require(store.wiring.queues[queue.queue_id].record == queue.record, "the wiring names another queue")
-    store.end_recovery()
-    return found
-
-
-def names_in(store: MessageStore, part: str) -> list[str]:
-    """The names in a part of the store's directory; none if it is not there."""
-    disk, path = store._environment.disk, store.directory.part(part)
-    return disk.names(path) if disk.is_directory(path) else []
 
 
 class StoreLife:
@@ -646,98 +487,3 @@ def journal_of(queue: QueueModel) -> QueueJournal:
     """The journal of a queue that is there."""
     assert queue.journal is not None
     return queue.journal
-
-
-@dataclass(slots=True)
-class CrashMatrix:
-    """Kills stores, and looks at what is left.
-
-    A run works with one store for some lives. Before a call that changes the disk it leaves the path: the process is
-    killed there, by SIGKILL or power loss, and others that open what is left are killed in turn, while they open it or
-    a little later, up to three times. Then the store has to work on and to close cleanly. All of that happens on a copy
-    of the disk; the run itself goes on.
-
-    Attributes:
-        share: of the calls, how many are kill points.
-        reuses_xids: whether branches have the ids of others that are over.
-        kill_points: how many processes were killed.
-        counts: what happened.
-    """
-
-    share: float = 1.0
-    reuses_xids: bool = False
-    kill_points: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def run(self, seed: int, lives: int = 3, steps: int = 60) -> None:
-        """One store, from its making on. Raises BrokenPromiseError."""
-        rng = random.Random(seed)
-        disk, model = SimulatedDisk(seed), Model(reuses_xids=self.reuses_xids)
-        for _ in range(lives):
-            state = _State(model)
-            disk.watch = partial(self._visit, state, rng)
-            state.is_closed = model.is_closed
-            life = state.life = StoreLife(disk, model, rng, must_be_clean=model.is_closed)
-            life.work(rng.randint(steps // 2, steps))
-            life.close()
-            self._count(life)
-            model = life.model
-            disk.watch = None
-            disk.crash(power_loss=rng.random() < 0.5)
-
-    def _count(self, life: StoreLife) -> None:
-        relocated = sum(journal_of(queue).writer.relocated for queue in life.queues())
-        for name, count in (("refused", life.refused), ("relocated", relocated), ("answered", life.answered)):
-            self.counts[name] = self.counts.get(name, 0) + count
-
-    def _visit(self, state: _State, rng: random.Random, call: Call) -> None:
-        chance = random.Random(rng.getrandbits(64))
-        if chance.random() >= self.share:
-            return
-        model = state.model if state.life is None else state.life.model
-        if state.life is not None:
-            state.life.highest()
-        power_loss = chance.random() < 0.7
-        self.kill_points += 1
-        disk = call.killed(chance.getrandbits(32), power_loss=power_loss)
-        try:
-            self._survive(disk, model, chance)
-        except BrokenPromiseError as error:
-            error.add_note(f"killed in call {call.number}, {call.name} {call.path}, power loss: {power_loss}")
-            raise
-
-    def _survive(self, disk: SimulatedDisk, model: Model, rng: random.Random) -> None:
-        must_be_clean = False
-        for _ in range(rng.choice((0, 0, 1, 1, 2))):
-            disk.kill_at = rng.randrange(40)
-            life = None
-            try:
-                life = StoreLife(disk, model, rng, must_be_clean=must_be_clean)
-                model, must_be_clean = life.model, False
-                life.work(rng.randint(0, 12))
-                life.highest()
-                if rng.random() < 0.3:
-                    life.close()
-                    must_be_clean = True
-            except Killed:
-                self.kill_points += 1
-                must_be_clean = False
-                if life is not None:
-                    life.highest()
-            disk.crash(power_loss=rng.random() < 0.5)
-        life = StoreLife(disk, model, rng, must_be_clean=must_be_clean)
-        if rng.random() < 0.3:
-            life.work(rng.randint(0, 10))
-            life.quiesce()
-            life.close()
-            disk.crash(power_loss=True)
-            StoreLife(disk, life.model, rng, must_be_clean=True)
-
-
-@dataclass(slots=True)
-class _State:
-    """Where a run is: what may be found, or the life that knows."""
-
-    model: Model
-    life: StoreLife | None = None
-    is_closed: bool = False

@@ -187,7 +187,7 @@ def note(seen: Counter[str], life: SnapshotLife, snapshot: Snapshot) -> None:
     """What was copied."""
     seen["copied"] += 1
     seen["in doubt"] += bool(life.at_cut.branches)
-    for journal in (*snapshot.journals, snapshot.prepared_list):
+    for journal in snapshot.all_journals:
         if journal.cut is None:
             seen["new"] += 1
             continue

@@ -10,33 +10,19 @@ import contextlib
 import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import pytest
 
-from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
-from store.errors import StoreDamagedError, StoreError
-from store.journal.gathering import data_crc
-from store.log_lines import Level, LogLine
-from store.message_store import MessageStore
-from store.parameters import OnDamage
-from store.queue_journal import Done, QueueJournal
+from store.errors import StoreError
 from store.sync.driver import Completion, SyncDriver, SyncDriverError
-from store.transactions import Dequeue, Enqueue
+from store.transactions import Dequeue
 from store.writable_disk import WritableFile
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_harness import (
-    PATH,
-    SlowSync,
-    StoreLife,
-    TinyParameters,
-    simulated_environment,
-    tiny_rid_blocks,
-)
+from tests.faults.store_harness import StoreLife
 from tests.faults.store_model import Model
-
-GEOMETRY = Geometry(4, 4096)
+from tests.faults.store_shop import Shop
+from tests.faults.store_simulation import PATH, SlowSync, tiny_rid_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -147,64 +133,6 @@ def test_a_driver_that_dies_is_told_to_everybody(seed: int) -> None:
 # ---- one by one ----
 
 
-class Shop:
-    """A store with some queues, and what its callbacks brought."""
-
-    def __init__(self, disk: SimulatedDisk, queues: int = 0, on_damage: OnDamage = OnDamage.QUARANTINE) -> None:
-        self.lines: list[LogLine] = []
-        self.disk = disk
-        parameters = TinyParameters(on_damage=on_damage)
-        environment = simulated_environment(disk, random.Random(1), lambda: SlowSync(random.Random(2)))
-        self.store = MessageStore(environment, PATH, parameters, "test", log=self.lines.append)
-        self.found = {
-            queue.record.name: [message.data for message in self.store.messages(queue)]
-            for queue in self.store.recovered_queues
-        }
-        self.store.end_recovery()
-        self.journals = {journal.name: journal for journal in self.store.journals.values()}
-        for number in range(queues):
-            self.make(f"queue-{number}")
-
-    def make(self, name: str, geometry: Geometry = GEOMETRY) -> Exception | None:
-        got: list[Exception | None] = []
-
-        def made(journal: QueueJournal | None, error: Exception | None) -> None:
-            if journal is not None:
-                self.journals[name] = journal
-            got.append(error)
-
-        self.store.changes.create_queue(Queue(name), geometry, made)
-        return self.wait(got)
-
-    def wait(self, got: list[Exception | None], count: int = 1) -> Exception | None:
-        for _ in range(1000):
-            if len(got) == count:
-                return next((error for error in got if error is not None), None)
-            self.store.start()
-            self.store.collect(None)
-        raise AssertionError("nobody calls back")
-
-    def ask(self, ask: Callable[[Done], object]) -> Exception | None:
-        got: list[Exception | None] = []
-        ask(got.append)
-        return self.wait(got)
-
-    def enqueue(self, name: str, data: bytes) -> int:
-        return self.store.append.enqueue(self.journals[name], (data,), len(data), data_crc((data,)))
-
-    def flush(self, *names: str) -> Exception | None:
-        return self.ask(lambda done: self.store.flush([self.journals[name] for name in names], done))
-
-    def transaction(self, data: bytes, *names: str) -> Exception | None:
-        return self.ask(lambda done: self.store.transactions.commit(self.enqueues(data, *names), [], done))
-
-    def enqueues(self, data: bytes, *names: str) -> list[Enqueue]:
-        return [Enqueue(self.journals[name], (data,), len(data), data_crc((data,))) for name in names]
-
-    def critical(self) -> list[str]:
-        return [line.text for line in self.lines if line.level is Level.CRITICAL]
-
-
 def fail_once(disk: SimulatedDisk, name: str, part: str, code: int) -> None:
     """The next call of that name on a path with that part fails."""
     left = [None]
@@ -280,7 +208,7 @@ def test_when_the_prepared_list_fails_nothing_that_needs_it_is_begun() -> None:
 
 
 def test_a_queue_for_which_there_is_no_room_leaves_nothing_behind() -> None:
-    disk = SimulatedDisk(capacity=100_000)
+    disk = SimulatedDisk(capacity=140_000)
     shop = Shop(disk, 2)
     used = disk.tree.used
     error = shop.make("large", Geometry(6, 65536))
@@ -343,159 +271,14 @@ def test_a_branch_outlives_one_of_its_queues(commits: bool) -> None:
     assert again.store.transactions.in_doubt == [b"x"]
 
 
-# ---- damage ----
-
-
-def image(disk: SimulatedDisk, path: str = "/") -> dict[str, bytes]:
-    """All files below a directory."""
-    found: dict[str, bytes] = {}
-    for name in disk.names(path):
-        below = f"{path.rstrip('/')}/{name}"
-        if disk.is_directory(below):
-            found[below] = b""
-            found.update(image(disk, below))
-        else:
-            file = disk.open(below)
-            found[below] = file.read(0, file.size)
-            file.close()
-    return found
-
-
-def stocked(clean: bool = True) -> SimulatedDisk:
-    """A store with two queues of twelve messages, and a branch in doubt over both; another one was aborted."""
+# Until `store.journal.recovery` forgets, with a transaction, its dequeues of messages that had not been enqueued before.
+@pytest.mark.xfail(strict=True)
+def test_the_xid_of_a_branch_that_was_aborted_may_come_again() -> None:
     disk = SimulatedDisk()
-    shop = Shop(disk, 2)
-    for number in range(12):
-        for name in ("queue-0", "queue-1"):
-            shop.enqueue(name, b"%d" % number * 40)
-            assert shop.flush(name) is None
-    enqueues = shop.enqueues(b"branch", "queue-0", "queue-1")
+    shop = Shop(disk, 1)
     transactions = shop.store.transactions
-    for xid in (b"x", b"y"):
-        assert shop.ask(partial(transactions.prepare, xid, enqueues, [])) is None
-    assert shop.ask(partial(transactions.abort_prepared, b"y")) is None
-    assert shop.flush("queue-0", "queue-1") is None
-    if clean:
-        assert shop.store.close()
-    disk.crash(power_loss=False)
-    return disk
-
-
-def damage_journal(disk: SimulatedDisk) -> None:
-    disk.flip(f"{PATH}/rhm/jrnl/1/JournalData.0000.jdat", 512 + 512 * 3 + 60)
-
-
-def damage_list(disk: SimulatedDisk) -> None:
-    disk.flip(f"{PATH}/rhm/tpl/tpl.0000.jdat", 512 + 40)
-
-
-def lose_journal(disk: SimulatedDisk) -> None:
-    for name in disk.names(f"{PATH}/rhm/jrnl/1"):
-        disk.remove(f"{PATH}/rhm/jrnl/1/{name}")
-    disk.remove_directory(f"{PATH}/rhm/jrnl/1")
-    disk.sync_directory(f"{PATH}/rhm/jrnl")
-    disk.crash(power_loss=False)
-
-
-def lose_list(disk: SimulatedDisk) -> None:
-    for name in disk.names(f"{PATH}/rhm/tpl"):
-        disk.remove(f"{PATH}/rhm/tpl/{name}")
-    disk.remove_directory(f"{PATH}/rhm/tpl")
-    disk.sync_directory(f"{PATH}/rhm")
-    disk.crash(power_loss=False)
-
-
-DAMAGES = [damage_journal, damage_list, lose_journal, lose_list]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_store_that_is_refused_stays_as_it_is(damage: Callable[[SimulatedDisk], None]) -> None:
-    disk = stocked()
-    damage(disk)
-    before = image(disk)
-    with pytest.raises(StoreDamagedError, match="on-damage is refuse") as caught:
-        Shop(disk, on_damage=OnDamage.REFUSE)
-    assert "\n" not in str(caught.value)
-    assert image(disk) == before
-
-
-def check_damaged(damage: Callable[[SimulatedDisk], None], shop: Shop) -> None:
-    """The rest of a damaged store is there, and it works on."""
-    whole = [b"%d" % number * 40 for number in range(12)]
-    expected = {
-        damage_journal: [*whole[:3], *whole[4:]],
-        lose_journal: [],
-    }.get(damage, whole)
-    branch = [] if damage is lose_list else [b"branch"]
-    if damage is damage_list:
-        branch = shop.found["queue-1"][12:]  # the prepare record itself may be what is damaged
-        assert branch in ([], [b"branch"])
-    assert shop.found["queue-1"] == [*whole, *branch]
-    assert shop.found["queue-0"] == [*expected, *(branch if damage is not lose_journal else [])]
-    assert shop.store.transactions.in_doubt == ([b"x"] if branch else [])
-    shop.enqueue("queue-0", b"more")
-    assert shop.transaction(b"both", "queue-0", "queue-1") is None
+    assert shop.ask(lambda done: transactions.prepare(b"x", shop.enqueues(b"first", "queue-0"), [], done)) is None
+    assert shop.ask(lambda done: transactions.abort_prepared(b"x", done)) is None
+    assert shop.ask(lambda done: transactions.prepare(b"x", shop.enqueues(b"second", "queue-0"), [], done)) is None
     assert shop.store.close()
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("clean", [True, False])
-def test_the_readable_rest_of_a_damaged_store_is_kept(damage: Callable[[SimulatedDisk], None], clean: bool) -> None:
-    disk = stocked(clean)
-    damage(disk)
-    before = image(disk)
-    shop = Shop(disk)
-    assert shop.critical() != []
-    aside = {name: content for name, content in image(disk).items() if "/quarantine/" in name}
-    if damage is damage_journal:
-        old = {name: content for name, content in before.items() if "/jrnl/1/" in name}
-        assert {
-            name.replace("/quarantine/1-0/", "/jrnl/1/"): content for name, content in aside.items() if content
-        } == old
-    assert bool(aside) == (damage in (damage_journal, damage_list))
-    check_damaged(damage, shop)
-    again = Shop(disk)
-    assert again.critical() == []
-    assert again.found["queue-1"][-1] == b"both"
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_crash_while_damage_is_set_aside_loses_nothing_more(damage: Callable[[SimulatedDisk], None]) -> None:
-    disk = stocked()
-    damage(disk)
-    rng = random.Random(5)
-    visited = 0
-
-    def visit(call: Call) -> None:
-        nonlocal visited
-        for power_loss in (False, True):
-            left = call.killed(rng.getrandbits(32), power_loss=power_loss)
-            check_damaged(damage, Shop(left))
-            visited += 1
-
-    disk.watch = visit
-    Shop(disk)
-    assert visited > 20
-
-
-def test_a_catalogue_of_another_store_is_refused_in_one_line() -> None:
-    disk, other = stocked(), SimulatedDisk()
-    environment = simulated_environment(other, random.Random(99))
-    MessageStore(environment, PATH, TinyParameters(), "test", log=lambda _: None).close()
-    folder = disk.tree.folder(f"{PATH}/rhm/catalogue")
-    folder.database = other.tree.folder(f"{PATH}/rhm/catalogue").database
-    with pytest.raises(StoreError, match="the catalogue is that of another store"):
-        Shop(disk)
-
-
-def test_a_damaged_catalogue_is_refused_in_one_line() -> None:
-    disk = stocked()
-    folder = disk.tree.folder(f"{PATH}/rhm/catalogue")
-    assert folder.database is not None
-    key = next(key for key in folder.database if key.startswith(b"q"))
-    folder.database[key] = b"\xff" + folder.database[key][1:]
-    before = image(disk)
-    with pytest.raises(StoreDamagedError, match="qstore-check") as caught:
-        Shop(disk)
-    assert "\n" not in str(caught.value)
-    assert image(disk) == before
+    assert Shop(disk).critical() == []

@@ -65,6 +65,7 @@ def test_work_is_done_in_order_and_told_in_order(background: Background) -> None
     collect_until(background, lambda: len(told) == 1000)
     assert done == list(range(1000))
     assert told == [number * number for number in range(1000)]
+    background.wait()  # who is told may come before the thread has counted
     assert not background.is_busy
 
 

@@ -19,10 +19,12 @@ import pytest
 
 from store.check.check import check_store
 from store.disk import OsDisk
+from store.environment import tool_environment
 from store.journal.enqueue_map import LIVE
 from store.offline import RecoveredStore, open_store
+from store.store_directory import StoreDirectory
 from tests.system.processes import PATIENCE_SECONDS, children_of, goes
-from tests.system.store_child import token_of
+from tests.system.store_child import GEOMETRY, token_of
 from tests.system.store_ledger import Found, Ledger, Message
 
 ROOT: Final = Path(__file__).parents[2]
@@ -213,6 +215,16 @@ def program() -> Iterator[Program]:
     program = Program()
     yield program
     program.close()
+
+
+def test_a_store_that_was_made_and_never_used(tmp_path: Path) -> None:
+    """As a kill leaves it right after it got its name."""
+    path = tmp_path / "store"
+    path.mkdir()
+    StoreDirectory(tool_environment(), str(path), "0.1.0").create(GEOMETRY, 512)
+    found, was_clean = look(path)
+    assert (found, was_clean) == (Found({}, set(), set()), False)
+    check(path, changing=False)
 
 
 def test_a_process_killed_fifty_times(program: Program, tmp_path: Path) -> None:

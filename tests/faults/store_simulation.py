@@ -1,0 +1,175 @@
+"""What a whole store runs on in simulations: tiny sizes, a simulated disk and catalogue, and slow helpers.
+
+Two things that a broker has beside its loop are simulated here: the sync driver and the background. Both do their work
+when chance says, so that several flushes are under way at once and a transaction's steps come between those of others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, TypeVar
+from unittest.mock import patch
+
+from formats.rhm.geometry import Geometry
+from store.background import InlineBackground
+from store.environment import Environment
+from store.journal.enqueue_map import LIVE
+from store.message_store import MessageStore
+from store.parameters import StoreParameters
+from store.sync.driver import Completion, SyncDriver
+from store.sync.inline import InlineSync
+from store.writable_disk import WritableFile
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulated_key_value import SimulatedKeyValue
+from tests.faults.store_model import Found, FoundQueue, require
+
+PATH: Final = "/store"
+RID_BLOCK: Final = 64
+
+_Result = TypeVar("_Result")
+
+
+class TinyParameters(StoreParameters):
+    """Sizes below what is legal, so that everything happens soon."""
+
+    __slots__ = ()
+
+    @property
+    def tpl_geometry(self) -> Geometry:
+        """Sixteen KiB."""
+        return Geometry(4, 4096)
+
+    @property
+    def page_bytes(self) -> int:
+        """Two sectors."""
+        return 1024
+
+    @property
+    def tpl_page_bytes(self) -> int:
+        """One sector."""
+        return 512
+
+    @property
+    def write_cache_bytes(self) -> int:
+        """So little that enqueues wait for the disk now and then."""
+        return 2048
+
+
+class SlowSync:
+    """A driver whose syncs begin at once and end when chance says, in any order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._under_way: list[tuple[int, list[tuple[WritableFile, int]]]] = []
+
+    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        """Begin."""
+        self._under_way.append((ticket, [(file, file.begin_sync()) for file in files]))  # type: ignore[attr-defined]
+
+    def fileno(self) -> int:
+        """Nobody polls this one, but there is something to wait for."""
+        return 0
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        """End some of what is under way, and at least one if the caller waits."""
+        rng, done = self._rng, []
+        rng.shuffle(self._under_way)
+        while self._under_way and (rng.random() < 0.4 or (timeout is None and not done)):
+            ticket, files = self._under_way.pop()
+            first: OSError | None = None
+            for file, token in files:
+                try:
+                    file.finish_sync(token)  # type: ignore[attr-defined]
+                except OSError as error:
+                    first = first or error
+            done.append((ticket, first))
+        return done
+
+    def close(self) -> None:
+        """What is under way does not come back."""
+        self._under_way.clear()
+
+
+class SlowBackground(InlineBackground):
+    """A background that does the work when chance says, in order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._later: deque[Callable[[], None]] = deque()
+
+    def run(
+        self, work: Callable[[], _Result], done: Callable[[_Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do `work` later."""
+        self._later.append(partial(super().run, work, done, failed))
+
+    def collect(self) -> None:
+        """Do some of it, and call whoever waits for what is done."""
+        while self._later and self._rng.random() < 0.5:
+            self._later.popleft()()
+        super().collect()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is left."""
+        return bool(self._later) or super().is_busy
+
+    def wait(self) -> None:
+        """Do all of it."""
+        while self._later:
+            self._later.popleft()()
+
+
+def simulated_environment(
+    disk: SimulatedDisk, rng: random.Random, driver: Callable[[], SyncDriver] | None = None
+) -> Environment:
+    """Everything from outside: slow, or inline, by chance, unless the driver is given."""
+    slow = rng.random() < 0.6
+    make = driver or ((lambda: SlowSync(rng)) if slow else InlineSync)
+    return Environment(
+        disk,
+        lambda path, *, create: SimulatedKeyValue.open(disk, path, create=create),
+        lambda _: make(),
+        (lambda: SlowBackground(rng)) if slow else InlineBackground,
+        lambda: 1_700_000_000_000_000_000,
+        rng.getrandbits,
+    )
+
+
+@contextmanager
+def tiny_rid_blocks() -> Iterator[None]:
+    """Blocks of record ids that are soon used up."""
+    with patch("store.catalogue.RID_BLOCK", RID_BLOCK), patch("formats.catalogue.RID_BLOCK", RID_BLOCK):
+        yield
+
+
+def look(store: MessageStore) -> Found:
+    """What a store that was just opened holds. Ends its recovery."""
+    queues = {}
+    for queue in store.recovered_queues:
+        messages = list(store.messages(queue))
+        require(queue.messages + queue.in_doubt == len(messages), f"{queue.record.name}: counted wrongly")
+        require(queue.messages == sum(each.state == LIVE for each in messages), "counted wrongly")
+        queues[queue.queue_id] = FoundQueue(queue.record.name, messages)
+    bindings = {(each.record.key, each.record.queue_name, each.exchange.name) for each in store.wiring.bindings}
+    exchanges = {number: exchange.name for number, exchange in store.wiring.exchanges.items()}
+    orphans = names_in(store, "orphans")
+    found = Found(store.was_clean, queues, exchanges, bindings, set(store.transactions.in_doubt), len(orphans))
+    require(not names_in(store, "quarantine"), "a journal was set aside as damaged")
+    journals = {entry.directory.rsplit("/", 1)[1] for entry in store.journals.values()}
+    require(set(names_in(store, "jrnl")) == journals, "a directory was left behind")
+    for queue in list(store.recovered_queues):
+        require(store.wiring.queues[queue.queue_id].record == queue.record, "the wiring names another queue")
+    store.end_recovery()
+    return found
+
+
+def names_in(store: MessageStore, part: str) -> list[str]:
+    """The names in a part of the store's directory; none if it is not there."""
+    disk, path = store._environment.disk, store.directory.part(part)
+    return disk.names(path) if disk.is_directory(path) else []
