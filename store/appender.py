@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from formats.rhm.geometry import BLOCK_SIZE
 from store.flusher import Flusher
+from store.journal.gathering import FIXED
 from store.journal.step import JournalBusyError, JournalFullError
 from store.queue_journal import QueueJournal
 from store.rids import RecordIds
 
+MOST_AROUND_DATA: Final = FIXED + BLOCK_SIZE - 1  # bytes of a record besides data and xid: header, tail, padding
 _MOST_TURNS: Final = 10_000  # of making room; each frees a file or copies some pages
 
 
@@ -67,7 +70,7 @@ class Appender:
             self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc))
         self._dirty[journal] = None
         journal.enqueues += 1
-        journal.gathered += size
+        journal.gathered += size + MOST_AROUND_DATA
         if journal.gathered > self._bound:
             self._hold_back(journal)
         return rid
@@ -80,7 +83,7 @@ class Appender:
             journal.writer.enqueue(rid, parts, size, crc)
             self._dirty[journal] = None
             journal.enqueues += 1
-            journal.gathered += size
+            journal.gathered += size + MOST_AROUND_DATA
         for journal in journals:
             if journal.gathered > self._bound:
                 self._hold_back(journal)
@@ -104,7 +107,7 @@ class Appender:
             self.with_room(journal, lambda: journal.writer.dequeue(rid, target))
         self._dirty[journal] = None
         journal.dequeues += 1
-        journal.gathered += 1
+        journal.gathered += BLOCK_SIZE
         if journal.gathered > self._bound:
             self._hold_back(journal)
 
@@ -114,9 +117,12 @@ class Appender:
         """A record id."""
         return self._ids.take()
 
-    def touched(self, journal: QueueJournal) -> None:
-        """Something was appended to `journal` by somebody else."""
+    def touched(self, journal: QueueJournal, size: int = BLOCK_SIZE) -> None:
+        """Something was appended to `journal` by somebody else: `size` bytes."""
         self._dirty[journal] = None
+        journal.gathered += size
+        if journal.gathered > self._bound:
+            self._hold_back(journal)
 
     def with_room(self, journal: QueueJournal, append: Callable[[], None]) -> None:
         """Do `append`, and if it finds no room, once there is some. Raises what it raises."""

@@ -255,9 +255,13 @@ class Catalogue:
         """Delete one general object."""
         self._delete(Kind.GENERAL, encode(GeneralEntry(general_id, b""))[0])
 
-    def reserve_rids(self) -> range:
-        """Reserve the next block of `RID_BLOCK` record ids, for good, and return it. 0 is no record id: skip it."""
-        start = self.rid_high_water()
+    def reserve_rids(self, above: int = 0) -> range:
+        """Reserve the next block of `RID_BLOCK` record ids, for good, and return it. 0 is no record id: skip it.
+
+        Args:
+            above: a record id that is in use, whatever was reserved: the block begins after it.
+        """
+        start = max(self.rid_high_water(), -(-(above + 1) // RID_BLOCK) * RID_BLOCK if above else 0)
         block = range(start, start + RID_BLOCK)
         self._commit([RidReservation(block.stop)])
         return block

@@ -4,8 +4,8 @@ Each is one synced batch of the catalogue, made beside the event loop, one after
 were asked for; whoever asked is called back with what was made, or with the error.
 
     create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
-    delete_queue    what is under way is finished; the batch (the queue and its bindings) is the commit point; then the
-                    journal's directory goes, if no snapshot holds it
+    delete_queue    what is under way is finished, the journal is marked; the batch (the queue and its bindings) is the
+                    commit point; then the journal's directory goes, if no snapshot holds it
     all others      the batch alone
 """
 
@@ -39,7 +39,7 @@ from store.environment import Environment
 from store.errors import StoreError
 from store.flusher import Flusher
 from store.held_directories import HeldDirectories
-from store.journal.storage import create_journal, remove_journal
+from store.journal.storage import create_journal, mark_deleted, remove_journal, unmark_deleted
 from store.journal.writer_state import new_state
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
@@ -127,7 +127,12 @@ class Changes:
         """Delete a queue with its messages and all bindings to it. Nothing may be appended to it any more."""
 
         def work() -> None:
-            self._catalogue.delete_queue(journal.queue_id)
+            mark_deleted(self._environment.disk, journal.directory)
+            try:
+                self._catalogue.delete_queue(journal.queue_id)
+            except CatalogueError:
+                unmark_deleted(self._environment.disk, journal.directory)
+                raise
             self.held.remove(journal.directory)
 
         def deleted(_: None) -> None:

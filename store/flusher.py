@@ -128,6 +128,8 @@ class Flusher:
 
     def _advance(self, timeout: float | None) -> None:
         try:
+            if not self._under_way and self.failure is None:
+                self._driver.completed(0.0)  # nothing can have come, but a driver may die in its sleep
             while self._under_way and (completions := self._driver.completed(timeout)):
                 for ticket, error in completions:
                     journal = self._under_way.pop(ticket, None)

@@ -2,8 +2,9 @@
 
 Nothing here waits for the disk, but opening and closing. Messages and transactions are appended at once, or refused at
 once, and are on the disk when whoever asked is called back; changes of the catalogue are made beside the event loop
-(`changes`) and call back too. All callbacks come from `collect`, which an event loop calls when `fileno` is readable,
-and a tool when it likes. `start` sets off what was appended: once for each batch.
+(`changes`) and call back too. Callbacks come from `collect`, which an event loop calls when `fileno` is readable, and
+a tool when it likes; or from `start` and `flush`, of what is on the disk by then. `start` sets off what was appended:
+once for each batch.
 
 What goes wrong later than at once comes as the callback's argument: an exception, or None. A journal whose disk fails
 takes nothing more until the store is opened again, and says so to everybody who waits for it.
@@ -23,6 +24,7 @@ import contextlib
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
+from uuid import UUID
 
 import store.log_lines as log_lines
 from store.appender import Appender
@@ -91,6 +93,7 @@ class MessageStore:
         self._opened = contextlib.ExitStack()
         self._opened.callback(self.directory.lock().release)
         self._poller: select.epoll | None = None
+        self._driver_descriptor = -1
         try:
             self._open()
         except BaseException as error:
@@ -127,6 +130,17 @@ class MessageStore:
         self._take_over(started, catalogue)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
+        for line in self._sizes():
+            log(line)
+
+    def _sizes(self) -> tuple[LogLine, ...]:
+        of = self.parameters
+        page, pages = of.page_bytes, of.write_cache_bytes // of.page_bytes
+        tpl_page, tpl_pages = of.tpl_page_bytes, of.tpl_write_cache_bytes // of.tpl_page_bytes
+        return (
+            *log_lines.journal_sizes(of.num_jfiles, of.jfile_size_pgs, page // 1024, pages),
+            *log_lines.tpl_sizes(of.tpl_num_jfiles, of.tpl_jfile_size_pgs, tpl_page // 1024, tpl_pages),
+        )
 
     def _open_catalogue(self) -> Catalogue:
         key_value: KeyValue = self._environment.open_key_value(self.directory.catalogue, create=False)
@@ -153,10 +167,10 @@ class MessageStore:
         self._opened.callback(self._background.close)
         self._flusher = Flusher(self._environment.make_driver(self.parameters.sync))
         self._opened.callback(self._flusher.close)
-        self._ids = RecordIds(catalogue, self._background, self._cannot_reserve)
+        self._ids = self._record_ids(started, catalogue)
         self.append = Appender(self._ids, self._flusher, self.parameters.write_cache_bytes)
-        run = self._environment.random_bits(64)
-        self.transactions = Transactions(self.append, self._flusher, self.prepared_list, run)
+        process = UUID(int=self._environment.random_bits(128), version=4)
+        self.transactions = Transactions(self.append, self._flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
         self.changes = Changes(
             self._environment, self.directory, self.parameters, catalogue, self._background, self._flusher,
@@ -166,6 +180,17 @@ class MessageStore:
             self._environment.disk, self.directory, catalogue, self._background, self._flusher,
             self.journals, self.prepared_list, self.changes.held,
         )  # fmt: skip
+
+    def _record_ids(self, started: Start, catalogue: Catalogue) -> RecordIds:
+        reserved = catalogue.rid_high_water()
+        if started.highest_rid >= max(reserved, 1):
+            text = (
+                f"{self.directory.catalogue}: record id 0x{started.highest_rid:x} is in use, and ids are reserved only "
+                f"up to 0x{reserved:x}: the catalogue has lost its last changes; ids go on above"
+            )
+            self._log(LogLine(Level.CRITICAL, text))
+        self._log(log_lines.highest_record_id(started.highest_rid))
+        return RecordIds(catalogue, self._background, self._cannot_reserve, started.highest_rid)
 
     def _journals_opened(self, started: Start) -> None:
         self.recovered_queues = started.queues
@@ -234,14 +259,20 @@ class MessageStore:
             timeout: seconds to wait for something to happen, if anything is under way; None for as long as it takes.
         """
         self._background.collect()
+        if timeout != 0.0 and self._background.is_busy and self.fileno() >= 0 and self._poller is not None:
+            self._poller.poll(timeout)
+            timeout = 0.0
         self._flusher.collect(timeout)
         self._background.collect()
         self._flusher.start()
+        if self.failure is not None:
+            self._stop_polling()
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has something to do; -1 where there never is one."""
         if self._poller is None:
-            descriptors = [each for each in (self._flusher.fileno(), self._background.fileno()) if each >= 0]
+            self._driver_descriptor = self._flusher.fileno()
+            descriptors = [each for each in (self._driver_descriptor, self._background.fileno()) if each >= 0]
             if not descriptors:
                 return -1
             self._poller = select.epoll()
@@ -249,6 +280,12 @@ class MessageStore:
             for descriptor in descriptors:
                 self._poller.register(descriptor, select.EPOLLIN)
         return self._poller.fileno()
+
+    def _stop_polling(self) -> None:
+        """The driver is dead, and its descriptor readable for ever: whoever polls need not know any more."""
+        if self._poller is not None and self._driver_descriptor >= 0:
+            self._poller.unregister(self._driver_descriptor)
+            self._driver_descriptor = -1
 
     @property
     def failure(self) -> Exception | None:

@@ -183,7 +183,7 @@ class OfflineStore:
         for name, record, journal in self._match():
             recovery, end = (None, None) if journal is None else self._recover_journal(journal, open_now)
             queues.append(RecoveredQueue(name, record, journal, recovery, end))
-        orphans = [self._recover_orphan(journal, open_now) for journal in self._orphans]
+        orphans = [self._recover_orphan(each, open_now) for each in self._orphans if not self._is_remnant(each)]
         transactions = open_now.all(counted=bool(self.journals))
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2)
@@ -228,8 +228,19 @@ class OfflineStore:
         self.notices.extend(notices)
         return recovery, end
 
+    def _is_remnant(self, journal: Journal) -> bool:
+        """Whether an orphan is what a crash leaves of a queue being made or deleted: nothing is missed then."""
+        if self.layout.kind is not StoreKind.VERSION_2 or not (journal.is_being_deleted or not journal.files.files):
+            return False
+        deed = "deleted" if journal.is_being_deleted else "made"
+        self.notices.append(
+            f"{journal.path}: a journal which the catalogue does not know, left of a queue that was being {deed}; "
+            "the next start removes it"
+        )
+        return True
+
     def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:
-        """An empty orphan is what a crash leaves of a queue being created or deleted; one with messages is a loss."""
+        """An orphan that holds messages is a loss; an empty one is none."""
         recovery, end = self._recover_journal(journal, open_now)
         what = f'journal of queue "{journal.name}", which the catalogue does not know'
         count = len(recovery.messages)
@@ -326,7 +337,8 @@ class RecoveredStore(NamedTuple):
         queues: the queues, by id where a catalogue tells them.
         transactions: those that were open.
         prepared_list: the transaction prepared list; None if there is none.
-        orphans: journals that a catalogue should know and does not: recovery leaves them out.
+        orphans: journals that a catalogue should know and does not: recovery leaves them out. What a crash leaves of
+            queues that were being made or deleted is not among them.
     """
 
     store: OfflineStore

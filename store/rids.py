@@ -21,6 +21,7 @@ class RecordIds:
         catalogue: where blocks are reserved.
         background: where that is done.
         failed: called if a block cannot be reserved.
+        highest: the highest record id that any journal has; ids go on above it, whatever was reserved.
 
     Attributes:
         next: the next record id.
@@ -29,10 +30,12 @@ class RecordIds:
 
     __slots__ = ("_background", "_blocks", "_catalogue", "_failed", "_is_asked", "_reserved", "limit", "next")
 
-    def __init__(self, catalogue: Catalogue, background: Background, failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, catalogue: Catalogue, background: Background, failed: Callable[[Exception], None], highest: int = 0
+    ) -> None:
         self._catalogue, self._background, self._failed = catalogue, background, failed
         self._blocks: deque[range] = deque()  # reserved, and not taken over yet
-        block = catalogue.reserve_rids()
+        block = catalogue.reserve_rids(highest)
         self.next = max(block.start, 1)  # 0 is no record id
         self._reserved = block.stop
         self._is_asked = False

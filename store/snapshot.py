@@ -16,8 +16,8 @@ are deleted later stay until the snapshot is let go (`held_directories`).
 Pins never have a record refused: where a journal is short of room they are broken, and the snapshot is overtaken in
 that journal. Who copies a journal looks afterwards whether its pin held all the while.
 
-Who follows a journal begins at `end`, after the flush of number `flush`, and takes a new snapshot, which is cheap, before it lets go of the
-old one.
+Who follows a journal begins at `end`, after the flush of number `flush`, and takes a new snapshot, which is cheap,
+before it lets go of the old one.
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ from store.damage import Damage
 from store.ends import missing_seal
 from store.environment import Environment
 from store.errors import StoreDamagedError
-from store.journal.directory import DATA_SUFFIX, NotAJournalError, open_journal
+from store.journal.directory import DATA_SUFFIX, DELETED, NotAJournalError, open_journal
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.resumption import NotToBeTakenUpError, state_of
-from store.journal.storage import create_journal, remove_journal
+from store.journal.storage import create_journal, remove_journal, unmark_deleted
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage, StoreParameters
 from store.prepared import PreparedTransaction, prepared_transactions
@@ -132,6 +132,7 @@ class Start:
         prepared_list: the prepared list's journal.
         transactions: what the prepared list holds.
         damage: what was found damaged.
+        highest_rid: the highest record id that any journal has.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Start:
         self._was_clean = was_clean
         self._log = log
         self.damage: list[Damage] = []
+        self.highest_rid = 0
         if not was_clean:
             self._sync_moves()
         self.prepared_list, self.transactions = self._take_up_prepared_list()
@@ -258,9 +260,14 @@ class Start:
         parent = posixpath.join(self._directory.root, "jrnl")
         for name in self._disk.names(parent):
             path = posixpath.join(parent, name)
-            if name in known or not self._disk.is_directory(path):
+            if not self._disk.is_directory(path):
                 continue
-            if self._is_empty_journal(path):
+            is_deleted = DELETED in self._disk.names(path)
+            if name in known:
+                if is_deleted:
+                    unmark_deleted(self._disk, path)
+                continue
+            if is_deleted or self._is_empty_journal(path):
                 remove_journal(self._disk, path)
                 self._disk.sync_directory(parent)
                 continue
@@ -300,6 +307,7 @@ class Start:
             return None
         recovery = JournalRecovery()
         end = journal.walk(recovery)
+        self.highest_rid = max(self.highest_rid, recovery.highest_rid)
         damage = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
         if end is not None and not damage and self._was_clean:
             damage.extend(missing_seal(journal, end))

@@ -24,15 +24,16 @@ prepared list still says of the old one would be taken for the new one's outcome
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
+from uuid import UUID
 
+from formats.broker_records.xids import encode_local_xid
 from formats.checksum import extend_crc32c
-from store.appender import Appender
+from store.appender import MOST_AROUND_DATA, Appender
 from store.errors import StoreError
 from store.flusher import Flusher
 from store.journal.recovery import Outcome
@@ -42,8 +43,6 @@ from store.prepared import PreparedTransaction
 from store.queue_journal import Done, QueueJournal
 
 _LOCAL, _DISTRIBUTED = b"\0", b"\1"
-_XID: Final = struct.Struct(">8sQQ")  # 24 bytes, as qpidd's local ones
-_XID_NAME: Final = b"qstore-l"
 
 
 class Enqueue(NamedTuple):
@@ -95,15 +94,15 @@ class Transactions:
         appender: gives record ids and makes room.
         flusher: says when something is synced.
         prepared_list: the prepared list's journal.
-        run: a random number of 64 bits, part of the ids of local transactions.
+        process: a random number, part of the ids of local transactions.
 
     Attributes:
         prepares, commits, aborts: how many were written to the prepared list.
     """
 
-    def __init__(self, appender: Appender, flusher: Flusher, prepared_list: QueueJournal, run: int) -> None:
+    def __init__(self, appender: Appender, flusher: Flusher, prepared_list: QueueJournal, process: UUID) -> None:
         self._appender, self._flusher, self._list = appender, flusher, prepared_list
-        self._run = run
+        self._process = process
         self._count = 0
         self._branches: dict[bytes, _Branch] = {}
         self.prepares = self.commits = self.aborts = 0
@@ -130,7 +129,7 @@ class Transactions:
             JournalFullError: it does not fit; JournalError: a message cannot be dequeued. Nothing was written.
         """
         self._count += 1
-        xid = _XID.pack(_XID_NAME, self._run, self._count)
+        xid = encode_local_xid(self._count, self._process)
         journals, rids, last = self._write(xid, enqueues, dequeues, listed=False)
         if len(journals) <= 1:
             for journal in journals:
@@ -151,6 +150,8 @@ class Transactions:
         before = self._branches.get(xid)
         if before is not None and before.stage is _Stage.ENDING:
             self._forget_now(xid, before)
+        if not xid:
+            raise StoreError("a distributed transaction needs an id")
         if xid in self._branches:
             raise StoreError(f"transaction {xid.hex()} is prepared already")
         journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
@@ -267,7 +268,8 @@ class Transactions:
             journal.writer.dequeue_in(xid, rid, target)
             journal.transaction_dequeues += 1
         for journal in journals:
-            self._appender.touched(journal)
+            data, records = sizes.get(journal, []), len(targets.get(journal, ()))
+            self._appender.touched(journal, sum(data) + MOST_AROUND_DATA * (len(data) + records))
         return journals, ids[: len(enqueues)], ids[-1]
 
     def _written(

@@ -26,6 +26,7 @@ from formats.broker_records.wiring import (
     decode_general,
     decode_queue,
 )
+from formats.catalogue import BindingEntry
 from store.berkeley import BerkeleyEnvironment
 from store.catalogue import Catalogue
 from store.damage import Damage
@@ -47,10 +48,11 @@ class StoredQueue(NamedTuple):
 
 
 class StoredBinding(NamedTuple):
-    """A binding and its exchange."""
+    """A binding and its exchange; version 2: and its entry in the catalogue, by which it can be deleted."""
 
     exchange: Exchange
     record: Binding
+    entry: BindingEntry | None = None
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class Wiring:
         if exchange.type not in EXCHANGE_TYPES:
             self.notices.append(f'exchange "{exchange.name}" is of type "{exchange.type}", which qpidd leaves out')
 
-    def add_binding(self, exchange_id: int, record: bytes, file: str) -> None:
+    def add_binding(self, exchange_id: int, record: bytes, file: str, entry: BindingEntry | None = None) -> None:
         """Decode a binding's record; queues and exchanges come first."""
         binding = self._decode(decode_binding, record, file, f"binding of exchange {exchange_id}")
         if binding is None:
@@ -100,7 +102,7 @@ class Wiring:
         exchange = self.exchanges.get(exchange_id)
         queue = self.queues.get(binding.queue_id)
         if exchange is not None and queue is not None and queue.record.name == binding.queue_name:
-            self.bindings.append(StoredBinding(exchange, binding))
+            self.bindings.append(StoredBinding(exchange, binding, entry))
             return
         if not self.complete:
             return  # it may be the newest queue or exchange that is missing, which a notice says already
@@ -154,7 +156,7 @@ def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
     for exchange in catalogue.exchanges():
         wiring.add_exchange(exchange.exchange_id, exchange.record, directory)
     for binding in catalogue.bindings():
-        wiring.add_binding(binding.exchange_id, binding.record, directory)
+        wiring.add_binding(binding.exchange_id, binding.record, directory, binding)
     for general in catalogue.general():
         wiring.add_general(general.general_id, general.record, directory)
     for entry in catalogue.check():

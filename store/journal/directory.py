@@ -22,6 +22,7 @@ from store.journal.ring import Ring, read_ring
 
 INFO_SUFFIX: Final = ".jinf"
 DATA_SUFFIX: Final = ".jdat"
+DELETED: Final = "deleted"  # a file of that name marks a journal of version 2 whose queue is being deleted
 _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
 
 
@@ -68,6 +69,7 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     damage.extend(_stranger(info, info_path, base, ring))
     title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
     journal = Journal(disk, title, directory, base, info, ring, damage)
+    journal.is_being_deleted = DELETED in names
     others = [other for other in bases if other != base]
     if others:
         journal.notices.append(

@@ -46,6 +46,7 @@ class Journal:
         files: its files in order.
         format: its format; of one that was never written to, what its info file says.
         stream: their bytes.
+        is_being_deleted: version 2: whether it is marked as that of a queue being deleted.
         is_single_file: whether this is one file of a journal, opened by itself.
         damage: what is wrong with the info file and the file headers.
         continued: places of records whose checksums cover only a part of them (`LinearRecords`).
@@ -70,6 +71,7 @@ class Journal:
         self.stream = JournalStream(disk, files.files, files.geometry)
         self.damage = damage
         self.continued: set[int] = set()
+        self.is_being_deleted = False
         self.notices: list[str] = []
         self.is_single_file = path == files.files[0].path if files.files else False
         self.format = files.format or JournalFormat(info.version if info is not None else JournalFormat.VERSION_1)

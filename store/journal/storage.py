@@ -11,7 +11,7 @@ from formats.rhm.errors import RhmError
 from formats.rhm.file_header import decode_file_header
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, encode_jinf
-from store.journal.directory import data_path
+from store.journal.directory import DELETED, data_path
 from store.journal.step import Step
 from store.writable_disk import WritableDisk, WritableFile
 
@@ -19,12 +19,18 @@ _OPEN_FILES = 2
 
 
 def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
-    """Make a journal's directory with its info file and its empty files, all of it synced but its own name.
+    """Make a journal's directory with its empty files and then its info file, all of it synced but its own name.
 
     Raises:
         OSError: it cannot be made; a part of it may be there.
     """
     disk.make_directory(directory)
+    for number in range(info.geometry.files):
+        file = disk.create(data_path(directory, info.base_name, number), info.geometry.file_size)
+        try:
+            file.sync()
+        finally:
+            file.close()
     content = encode_jinf(info)
     file = disk.create(posixpath.join(directory, f"{info.base_name}.jinf"), len(content))
     try:
@@ -32,19 +38,35 @@ def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> Non
         file.sync()
     finally:
         file.close()
-    for number in range(info.geometry.files):
-        file = disk.create(data_path(directory, info.base_name, number), info.geometry.file_size)
-        try:
-            file.sync()
-        finally:
-            file.close()
+    disk.sync_directory(directory)
+
+
+def mark_deleted(disk: WritableDisk, directory: str) -> None:
+    """Mark a journal as one whose queue is being deleted: without its queue, nothing in it is missed."""
+    path = posixpath.join(directory, DELETED)
+    if not disk.is_file(path):
+        disk.create(path, 0).close()
+    disk.sync_directory(directory)
+
+
+def unmark_deleted(disk: WritableDisk, directory: str) -> None:
+    """The queue was not deleted after all."""
+    disk.remove(posixpath.join(directory, DELETED))
     disk.sync_directory(directory)
 
 
 def remove_journal(disk: WritableDisk, directory: str) -> None:
-    """Remove a journal's directory. What is in it that is no file is left, and the directory with it: OSError."""
-    for name in disk.names(directory):
-        disk.remove(posixpath.join(directory, name))
+    """Remove a journal's directory. What is in it that is no file is left, and the directory with it: OSError.
+
+    The mark of a deletion goes last, so that what a crash leaves still has it.
+    """
+    names = disk.names(directory)
+    for name in names:
+        if name != DELETED:
+            disk.remove(posixpath.join(directory, name))
+    if DELETED in names:
+        disk.sync_directory(directory)
+        disk.remove(posixpath.join(directory, DELETED))
     disk.remove_directory(directory)
 
 

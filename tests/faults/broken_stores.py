@@ -6,7 +6,7 @@ Each is a context in which the store's code is changed: what a plausible slip wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -64,8 +64,7 @@ def _commit_without_list(
     self: Transactions, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done
 ) -> list[int]:
     """The commits follow the records in each journal, whether those of the others are on the disk or not."""
-    self._count += 1
-    xid = b"%24d" % (self._run + self._count)
+    xid = b"%24d" % self._appender.take_id()
     journals, rids, _ = self._write(xid, enqueues, dequeues, listed=False)
     self._outcomes(xid, journals, commits=True)
     self._flusher.when_synced(journals, done)
@@ -76,8 +75,7 @@ def _commit_listed_first(
     self: Transactions, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done
 ) -> list[int]:
     """The prepared list has the transaction, and says that it commits, before its records are on the disk."""
-    self._count += 1
-    xid = b"%24d" % (self._run + self._count)
+    xid = b"%24d" % self._appender.take_id()
     journals, rids, _ = self._write(xid, enqueues, dequeues, listed=False)
     self._written(xid, None, journals, done, None)
     return rids
@@ -118,10 +116,23 @@ def _forgotten_too_early(
     self._flusher.start()
 
 
-def _reserve_rids(self: Catalogue) -> range:
-    """Record ids go on from what was reserved when the store was made: nothing is written."""
+def _not_waited_for(self: Transactions, xid: bytes, branch: object) -> None:
+    """The xid of a branch comes again, though the prepared list still says what became of the old one."""
+    self._branches.pop(xid, None)
+
+
+def _one_xid() -> AbstractContextManager[object]:
+    """All branches have the same xid, one after the other."""
+    stack = ExitStack()
+    stack.enter_context(patch.object(Transactions, "_forget_now", _not_waited_for))
+    stack.enter_context(patch("tests.faults.store_harness.XIDS", (b"branch",)))
+    return stack
+
+
+def _reserve_rids(self: Catalogue, above: int = 0) -> range:
+    """Record ids go on from the highest one that is found: nothing is written."""
     taken: dict[object, int] = self._taken  # type: ignore[assignment]
-    start = taken.get("rids", self.rid_high_water())
+    start = taken.get("rids", above + 1)
     taken["rids"] = start + 64
     return range(start, start + 64)
 
@@ -143,6 +154,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "list before the records": partial(patch.object, Transactions, "commit", _commit_listed_first),
     "list after the commits": partial(patch.object, Transactions, "_written", _listed_after_commits),
     "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
+    "xid again before it is forgotten": _one_xid,
     "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),
     "clean mark not taken away": partial(patch.object, StoreDirectory, "mark", _mark_only_clean),
 }

@@ -405,8 +405,6 @@ class StoreLife:
     def prepare(self) -> None:
         """A distributed transaction."""
         xid = self.rng.choice(XIDS)
-        if not self.model.reuses_xids:
-            xid += b"%d" % self.model.unique()
         if any(branch.xid == xid for branch in self.model.branches):
             return
         work, enqueues, dequeues = self._work()

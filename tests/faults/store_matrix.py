@@ -22,20 +22,18 @@ class CrashMatrix:
 
     Attributes:
         share: of the calls, how many are kill points.
-        reuses_xids: whether branches have the ids of others that are over.
         kill_points: how many processes were killed.
         counts: what happened.
     """
 
     share: float = 1.0
-    reuses_xids: bool = False
     kill_points: int = 0
     counts: dict[str, int] = field(default_factory=dict)
 
     def run(self, seed: int, lives: int = 3, steps: int = 60) -> None:
         """One store, from its making on. Raises BrokenPromiseError."""
         rng = random.Random(seed)
-        disk, model = SimulatedDisk(seed), Model(reuses_xids=self.reuses_xids)
+        disk, model = SimulatedDisk(seed), Model()
         for _ in range(lives):
             state = _State(model)
             disk.watch = partial(self._visit, state, rng)

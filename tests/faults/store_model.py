@@ -168,7 +168,6 @@ class Model:
         left: journals of deleted queues that could not be removed.
         delivered: what is given to the close that was begun: number of a queue -> record ids; None if none was.
         is_closed: the store was closed cleanly.
-        reuses_xids: whether branches have the ids of others that are over.
     """
 
     queues: dict[str, QueueModel] = field(default_factory=dict)
@@ -181,7 +180,6 @@ class Model:
     left: int = 0
     delivered: dict[int, set[int]] | None = None
     is_closed: bool = False
-    reuses_xids: bool = False
 
     def unique(self) -> int:
         """A number that was never used."""
@@ -270,7 +268,6 @@ class Model:
     def after(self, found: Found) -> Model:
         """What may be found from now on: all that was found is certain."""
         model = Model(serial=self.serial, highest_rid=self.highest_rid, orphans=found.orphans)
-        model.reuses_xids = self.reuses_xids
         work: dict[bytes, dict[QueueModel, tuple[list[Message], list[Message]]]] = {
             xid: {} for xid in sorted(found.in_doubt)
         }

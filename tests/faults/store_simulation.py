@@ -71,8 +71,8 @@ class SlowSync:
         self._under_way.append((ticket, [(file, file.begin_sync()) for file in files]))  # type: ignore[attr-defined]
 
     def fileno(self) -> int:
-        """Nobody polls this one, but there is something to wait for."""
-        return 0
+        """Nobody can poll this one."""
+        return -1
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
         """End some of what is under way, and at least one if the caller waits."""

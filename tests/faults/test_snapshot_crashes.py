@@ -3,139 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import errno
 import random
 from collections import Counter
-from typing import Final
 
 import pytest
 
-from formats.rhm.geometry import Geometry
 from store.errors import StoreError
-from store.journal.relocating import Cut
-from store.journal.step import JournalFullError, Step
-from store.log_lines import Level, LogLine
-from store.message_store import MessageStore
-from store.snapshot import Snapshot, Taken
+from store.journal.step import JournalFullError
+from store.snapshot import Snapshot
 from store.snapshot_copy import copy_snapshot
 from store.store_directory import Found, StoreDirectory
-from tests.faults.journal_harness import JournalLife, make
-from tests.faults.journal_matrix import CrashMatrix, Shape
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
-from tests.faults.store_harness import (
-    StoreLife,
-    TinyParameters,
-    look,
-    simulated_environment,
-    tiny_rid_blocks,
+from tests.faults.snapshot_life import (
+    BACKUP,
+    CHECKPOINT,
+    SnapshotLife,
+    begin,
+    begin_again,
+    check_copy,
+    check_source,
+    copy_it,
+    settle,
 )
 from tests.faults.store_model import Model
-
-CHECKPOINT, BACKUP = "/checkpoint", "/backup"
-MOST_TURNS: Final = 3000
-
-
-class SnapshotLife(StoreLife):
-    """A life that takes snapshots.
-
-    Attributes:
-        at_cut: what the copy of the last one may hold.
-    """
-
-    at_cut: Model
-
-    def take(self, steps: int = 0, path: str = CHECKPOINT) -> Snapshot:
-        """Take a snapshot. Until it is there, and for so many steps more, work goes on."""
-        taken: list[Snapshot] = []
-
-        def got(snapshot: Snapshot | None, error: Exception | None) -> None:
-            assert error is None
-            assert snapshot is not None
-            taken.append(snapshot)
-
-        snapshots = self.store._snapshots
-        cut = type(snapshots)._cut
-
-        def noting(checkpoint: str, done: Taken) -> None:
-            self.highest()
-            self.at_cut = frozen(self.model)
-            cut(snapshots, checkpoint, done)
-
-        snapshots._cut = noting  # type: ignore[method-assign]
-        self.store.snapshot(path, got)
-        for _ in range(MOST_TURNS):
-            if taken:
-                break
-            if self.rng.random() < 0.5:
-                self.work(1)
-            self.store.start()
-            self.store.collect(None)
-        self.work(steps)
-        return taken[0]
-
-
-def frozen(model: Model) -> Model:
-    """The same, whatever becomes of it."""
-    journals = {id(queue.journal): queue.journal for queue in model.queues.values()}
-    for branch in model.branches:
-        journals.update({id(queue.journal): queue.journal for queue in branch.work})
-    return copy.deepcopy(model, dict(journals))
-
-
-def begin(seed: int, steps: int, *, capacity: int = 1 << 40) -> SnapshotLife:
-    """A life that has had some work."""
-    rng = random.Random(seed)
-    # The prepared list is so tiny that it may refuse a transaction, which counts as a fault.
-    life = SnapshotLife(SimulatedDisk(seed, capacity=capacity), Model(), rng, faults=True)
-    life.work(steps)
-    return life
-
-
-def begin_again(seed: int, steps: int, lives: int) -> SnapshotLife:
-    """One that follows others, which crashed or were closed; the last one may have no work of its own."""
-    life = begin(seed, steps)
-    for number in range(lives):
-        clean = life.rng.random() < 0.4
-        if clean:
-            life.quiesce()
-            life.close()
-        life.highest()
-        life.disk.crash(power_loss=life.rng.random() < 0.7)
-        life = SnapshotLife(life.disk, life.model, life.rng, must_be_clean=clean, faults=True)
-        life.work(0 if number == lives - 1 and life.rng.random() < 0.4 else life.rng.randint(0, steps))
-    return life
-
-
-def copy_it(life: SnapshotLife, snapshot: Snapshot) -> None:
-    """Copy it beside the store."""
-    copy_snapshot(simulated_environment(life.disk, life.rng), snapshot, BACKUP)
-
-
-def settle(life: SnapshotLife) -> None:
-    """Until nothing is under way."""
-    life.quiesce()
-    life.store._background.wait()
-    life.store.collect()
-
-
-def check_copy(disk: SimulatedDisk, model: Model) -> None:
-    """A copy is there, and holds what it may."""
-    lines: list[LogLine] = []
-    environment = simulated_environment(disk, random.Random(1))
-    store = MessageStore(environment, BACKUP, TinyParameters(), "test", log=lines.append)
-    model.check(look(store), must_be_clean=False)
-    assert [line.text for line in lines if line.level in (Level.CRITICAL, Level.WARNING)] == []
-    assert store._ids.next > model.highest_rid
-    assert store.close()
-
-
-def check_source(disk: SimulatedDisk, model: Model, *, must_be_clean: bool = False) -> None:
-    """The store itself is as it should be, and nothing of a snapshot hinders it."""
-    life = StoreLife(disk, frozen(model), random.Random(1), must_be_clean=must_be_clean, faults=True)
-    life.work(5)
-    life.quiesce()
-    life.close()
+from tests.faults.store_simulation import simulated_environment, tiny_rid_blocks
 
 
 def test_a_copy_is_the_store_at_the_cut_while_work_goes_on() -> None:
@@ -409,106 +301,11 @@ def test_no_snapshot_of_a_store_in_which_a_journal_failed() -> None:
             life.enqueue()
             life.store.start()
             life.store.collect(None)
+        life.disk.fail_at = {}
         life.store.snapshot(CHECKPOINT, lambda snapshot, error: errors.append(error))
         for _ in range(100):
             life.store.collect(None)
         assert len(errors) == 1
+        assert not life.disk.is_directory(CHECKPOINT)
         assert "a snapshot cannot be taken: " in str(errors[0])
         assert "takes no more records" in str(errors[0])
-
-
-# ---- pins ----
-
-
-class PinningLife(JournalLife):
-    """Pins the journal at random, and looks whether what is pinned stays as it is."""
-
-    def __init__(self, disk: SimulatedDisk, seed: int = 0) -> None:
-        super().__init__(disk, seed)
-        self.chance = random.Random(seed)
-        self.pinned: list[tuple[Cut, bytes]] = []
-
-    def begin(self) -> Step | None:
-        self.look()
-        step = super().begin()
-        self.look()
-        return step
-
-    def finish(self) -> None:
-        super().finish()
-        self.look()
-        if self.chance.random() < 0.15 and len(self.pinned) < 3:
-            cut = self.writer.cut()
-            self.pinned.append((cut, self._read(cut)))
-            self.counts["pinned"] += 1
-        elif self.pinned and self.chance.random() < 0.05:
-            self.pinned.pop(self.chance.randrange(len(self.pinned)))[0].pin.holds = False
-
-    def look(self) -> None:
-        """Compare."""
-        for cut, content in list(self.pinned):
-            if not cut.pin.holds:
-                self.pinned.remove((cut, content))
-                self.counts["broken"] += 1
-            else:
-                assert self._read(cut) == content, f"{cut}: overwritten though it was pinned"
-
-    def _read(self, cut: Cut) -> bytes:
-        start = cut.first * self.geometry.data_size // 128
-        return self.storage.read(start, (cut.end - start) * 128) if cut.end > start else b""
-
-
-def matrix(name: str, shape: Shape, life: type[JournalLife], share: float) -> CrashMatrix:
-    made = CrashMatrix(shape, life_class=life, share=share, continued=0.02)
-    for seed in range(8):
-        made.run(seed, 250)
-    return made
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [Shape(4, 16, 300, "any"), Shape(4, 64, 1200, "stuck"), Shape(8, 16, 4000, "last"), Shape(3, 48, 700, "any", 0.6)],
-)
-def test_pinned_files_stay_until_the_pin_is_broken_and_crashes_change_nothing(shape: Shape) -> None:
-    seen = matrix("pinned", shape, PinningLife, 0.05).counts
-    assert seen["pinned"] > 50
-    assert seen["broken"] > 20
-    assert seen["laps"] > 5
-    assert seen["kills"] > 100
-
-
-@pytest.mark.parametrize("order", ["first", "any", "stuck"])
-def test_a_pin_never_has_a_removal_refused(order: str) -> None:
-    refused: Counter[str] = Counter()
-    pinned = broken = 0
-    for life_class in (JournalLife, PinningLife):
-        for seed in range(12):
-            life = traffic(life_class, seed, order)
-            pinned += life.counts["pinned"]
-            broken += life.counts["broken"]
-            for kind, count in life.refused.items():
-                refused[f"{life_class.__name__} {kind}"] += count
-    assert pinned > 100
-    assert broken > 50
-    assert [kind for kind in refused if "dequeue" in kind or "commit" in kind or "abort" in kind] == []
-    assert refused["PinningLife enqueue"] <= refused["JournalLife enqueue"] * 1.1 + 20, refused
-
-
-def traffic(life_class: type[JournalLife], seed: int, order: str) -> JournalLife:
-    """A ring at its threshold, round and round."""
-    disk, rng = SimulatedDisk(seed), random.Random(seed)
-    make(disk, Geometry(8, 64 * 512))
-    life = life_class(disk, seed)
-    rid = 0
-    for _ in range(1500):
-        rid += 1
-        filled = life.enqueue(rid, rng.randbytes(rng.randint(0, 900))) and rng.random() < 0.6
-        free = life.free
-        if free and not filled:
-            rid += 1
-            life.dequeue(
-                rid, free[{"first": 0, "any": rng.randrange(len(free)), "stuck": min(1, len(free) - 1)}[order]]
-            )
-        if rng.random() < 0.2:
-            life.drain()
-    return life

@@ -17,7 +17,7 @@ from tests.faults.store_simulation import tiny_rid_blocks
 
 KILL_POINTS = 320  # of each of the tests
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 500 kill points
-SEEDS_FOR_BROKEN = 12
+SEEDS_FOR_BROKEN = range(300, 340)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_store_is_found_out(name: str) -> None:
     with BROKEN[name](), pytest.raises(BrokenPromiseError):
-        run_all(CrashMatrix(share=0.5), range(SEEDS_FOR_BROKEN))
+        run_all(CrashMatrix(share=0.5), SEEDS_FOR_BROKEN)
 
 
 def run_all(matrix: CrashMatrix, seeds: range) -> None:

@@ -1,4 +1,4 @@
-"""A store that was damaged while nobody had it: what is readable is kept, or the store is refused and stays as it is."""
+"""A store that was damaged while nobody had it: what can be read is kept, or the store is refused as it is."""
 
 from __future__ import annotations
 

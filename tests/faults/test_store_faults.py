@@ -271,8 +271,6 @@ def test_a_branch_outlives_one_of_its_queues(commits: bool) -> None:
     assert again.store.transactions.in_doubt == [b"x"]
 
 
-# Until `store.journal.recovery` forgets, with a transaction, its dequeues of messages that had not been enqueued before.
-@pytest.mark.xfail(strict=True)
 def test_the_xid_of_a_branch_that_was_aborted_may_come_again() -> None:
     disk = SimulatedDisk()
     shop = Shop(disk, 1)

@@ -201,7 +201,6 @@ def assert_bounded(journal: QueueJournal, largest: int) -> None:
     assert journal.writer.unsynced <= PARAMETERS.write_cache_bytes + largest + 4096
 
 
-@pytest.mark.xfail(reason="the appender counts a message's data and not its record, and a removal as one byte")
 def test_what_is_unsynced_is_bounded(environment: Environment, path: Path) -> None:
     """Whoever appends without end is held back, messages and removals alike, whatever their size."""
     opened = OpenedStore(environment, path)
@@ -287,7 +286,6 @@ def test_an_event_loop_that_has_nothing_to_do_sleeps(path: Path) -> None:
     opened.store.close()
 
 
-@pytest.mark.xfail(reason="nobody asks the driver while nothing is under way, and its descriptor stays readable")
 def test_a_helper_that_dies_at_rest_is_noticed(path: Path) -> None:
     """Nothing is under way, so nobody is told; but the store knows it, and the event loop is not kept busy by it."""
     children = set(children_of(os.getpid()))

@@ -1,0 +1,121 @@
+"""A store on a simulated disk that takes snapshots, and what their copies may hold."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Final
+
+from store.log_lines import Level, LogLine
+from store.message_store import MessageStore
+from store.snapshot import Snapshot, Taken
+from store.snapshot_copy import copy_snapshot
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.store_harness import StoreLife
+from tests.faults.store_model import Model
+from tests.faults.store_simulation import TinyParameters, look, simulated_environment
+
+CHECKPOINT, BACKUP = "/checkpoint", "/backup"
+MOST_TURNS: Final = 3000
+
+
+class SnapshotLife(StoreLife):
+    """A life that takes snapshots.
+
+    Attributes:
+        at_cut: what the copy of the last one may hold.
+    """
+
+    at_cut: Model
+
+    def take(self, steps: int = 0, path: str = CHECKPOINT) -> Snapshot:
+        """Take a snapshot. Until it is there, and for so many steps more, work goes on."""
+        taken: list[Snapshot] = []
+
+        def got(snapshot: Snapshot | None, error: Exception | None) -> None:
+            assert error is None
+            assert snapshot is not None
+            taken.append(snapshot)
+
+        snapshots = self.store._snapshots
+        cut = type(snapshots)._cut
+
+        def noting(checkpoint: str, done: Taken) -> None:
+            self.highest()
+            self.at_cut = frozen(self.model)
+            cut(snapshots, checkpoint, done)
+
+        snapshots._cut = noting  # type: ignore[method-assign]
+        self.store.snapshot(path, got)
+        for _ in range(MOST_TURNS):
+            if taken:
+                break
+            if self.rng.random() < 0.5:
+                self.work(1)
+            self.store.start()
+            self.store.collect(None)
+        self.work(steps)
+        return taken[0]
+
+
+def frozen(model: Model) -> Model:
+    """The same, whatever becomes of it."""
+    journals = {id(queue.journal): queue.journal for queue in model.queues.values()}
+    for branch in model.branches:
+        journals.update({id(queue.journal): queue.journal for queue in branch.work})
+    return copy.deepcopy(model, dict(journals))
+
+
+def begin(seed: int, steps: int, *, capacity: int = 1 << 40) -> SnapshotLife:
+    """A life that has had some work."""
+    rng = random.Random(seed)
+    # The prepared list is so tiny that it may refuse a transaction, which counts as a fault.
+    life = SnapshotLife(SimulatedDisk(seed, capacity=capacity), Model(), rng, faults=True)
+    life.work(steps)
+    return life
+
+
+def begin_again(seed: int, steps: int, lives: int) -> SnapshotLife:
+    """One that follows others, which crashed or were closed; the last one may have no work of its own."""
+    life = begin(seed, steps)
+    for number in range(lives):
+        clean = life.rng.random() < 0.4
+        if clean:
+            life.quiesce()
+            life.close()
+        life.highest()
+        life.disk.crash(power_loss=life.rng.random() < 0.7)
+        life = SnapshotLife(life.disk, life.model, life.rng, must_be_clean=clean, faults=True)
+        life.work(0 if number == lives - 1 and life.rng.random() < 0.4 else life.rng.randint(0, steps))
+    return life
+
+
+def copy_it(life: SnapshotLife, snapshot: Snapshot) -> None:
+    """Copy it beside the store."""
+    copy_snapshot(simulated_environment(life.disk, life.rng), snapshot, BACKUP)
+
+
+def settle(life: SnapshotLife) -> None:
+    """Until nothing is under way."""
+    life.quiesce()
+    life.store._background.wait()
+    life.store.collect()
+
+
+def check_copy(disk: SimulatedDisk, model: Model) -> None:
+    """A copy is there, and holds what it may."""
+    lines: list[LogLine] = []
+    environment = simulated_environment(disk, random.Random(1))
+    store = MessageStore(environment, BACKUP, TinyParameters(), "test", log=lines.append)
+    model.check(look(store), must_be_clean=False)
+    assert [line.text for line in lines if line.level in (Level.CRITICAL, Level.WARNING)] == []
+    assert store._ids.next > model.highest_rid
+    assert store.close()
+
+
+def check_source(disk: SimulatedDisk, model: Model, *, must_be_clean: bool = False) -> None:
+    """The store itself is as it should be, and nothing of a snapshot hinders it."""
+    life = StoreLife(disk, frozen(model), random.Random(1), must_be_clean=must_be_clean, faults=True)
+    life.work(5)
+    life.quiesce()
+    life.close()

@@ -1,0 +1,153 @@
+"""What a crash, or a damaged catalogue, leaves behind: remnants of queues, ids that were not reserved, bindings."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from formats.broker_records.wiring import Binding, Exchange
+from store.check.check import check_store
+from store.disk import OsDisk
+from store.environment import tool_environment
+from store.errors import StoreError
+from store.held_directories import HeldDirectories
+from store.log_lines import Level
+from store.offline import open_store
+from tests.support.opened_store import Calls, OpenedStore
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def found_by_check(path: Path) -> tuple[list[str], list[str]]:
+    """Damage and notices."""
+    disk = OsDisk()
+    store = open_store(disk, str(path))
+    checked = check_store(disk, store, paranoid=True)
+    store.close()
+    return [entry.what for entry in checked.damage], list(checked.notices)
+
+
+@pytest.mark.parametrize("left", ["everything", "half of it", "the mark"])
+def test_a_deletion_that_was_cut_short(path: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    opened.enqueue(journal, b"x")
+    opened.flush(journal)
+    monkeypatch.setattr(HeldDirectories, "remove", lambda self, directory: None)
+    calls = Calls()
+    opened.store.changes.delete_queue(journal, calls)
+    opened.wait(calls)
+    assert calls == [(None, None)]
+    directory = path / "rhm/jrnl/1"
+    names = sorted(name.name for name in directory.iterdir())
+    assert "deleted" in names
+    gone = {"everything": [], "half of it": names[:3], "the mark": [name for name in names if name != "deleted"]}
+    for name in gone[left]:
+        (directory / name).unlink()
+    opened.store.close()
+
+    damage, notices = found_by_check(path)
+    assert damage == []
+    if left != "the mark":
+        assert any("being deleted; the next start removes it" in notice for notice in notices)
+    again = OpenedStore(tool_environment(), path)
+    assert not directory.exists()
+    assert not [line for line in again.lines if line.level is Level.CRITICAL]
+    assert not (path / "rhm/orphans").exists()
+    again.store.close()
+
+
+def test_a_deletion_that_did_not_happen(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    opened.enqueue(journal, b"x")
+    opened.flush(journal)
+    opened.store.close()
+    (path / "rhm/jrnl/1/deleted").touch()
+    again = OpenedStore(tool_environment(), path)
+    assert [message.data for message in again.recovered()["orders"]] == [b"x"]
+    assert not (path / "rhm/jrnl/1/deleted").exists()
+    again.store.close()
+
+
+@pytest.mark.parametrize("files", [0, 1, 4])
+def test_a_creation_that_was_cut_short(path: Path, files: int) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    opened.make_queue("orders")
+    opened.store.close()
+    directory = path / "rhm/jrnl/2"
+    directory.mkdir()
+    for number in range(files):
+        shutil.copy(path / f"rhm/jrnl/1/JournalData.000{number}.jdat", directory)
+    damage, notices = found_by_check(path)
+    assert damage == []
+    assert files == 0 or any("being made; the next start removes it" in notice for notice in notices)
+    again = OpenedStore(tool_environment(), path)
+    assert not directory.exists()
+    again.store.close()
+
+
+@pytest.mark.parametrize("how", ["lost", "empty"])
+def test_record_ids_go_on_above_those_in_use(path: Path, how: str) -> None:
+    """The catalogue's newest changes are gone, with them the reservation of the ids that are in use."""
+    opened = OpenedStore(tool_environment(), path)
+    opened.make_queue("orders")
+    opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.journal("orders")
+    used = [opened.enqueue(journal, b"x") for _ in range(3)]
+    opened.flush(journal)
+    killed = path.with_name("killed")
+    shutil.copytree(path, killed)
+    opened.store.close()
+    for log in (killed / "rhm/catalogue").glob("*.log"):
+        if how == "lost":
+            log.unlink()
+        else:
+            log.write_bytes(b"")
+
+    again = OpenedStore(tool_environment(), killed)
+    assert any("the catalogue has lost its last changes" in line.text for line in again.lines)
+    new = again.enqueue(again.journal("orders"), b"y")
+    assert new > max(used)
+    again.flush(again.journal("orders"))
+    assert again.journal("orders").depth == 4
+    again.store.close()
+
+
+def test_a_branch_has_an_id(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    with pytest.raises(StoreError, match="needs an id"):
+        opened.store.transactions.prepare(b"", [], [], Calls())
+    opened.store.close()
+
+
+def test_a_recovered_binding_can_be_deleted(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    calls = Calls()
+    opened.store.changes.create_exchange(Exchange("shop", True, "direct"), calls)
+    opened.wait(calls)
+    (number, _) = calls[0]
+    for key in ("a", "b"):
+        opened.store.changes.create_binding(number, Binding(journal.queue_id, "orders", key), calls)
+    opened.wait(calls, 3)
+    opened.store.close()
+
+    opened = OpenedStore(tool_environment(), path)
+    first = opened.store.wiring.bindings[0]
+    assert first.record.key == "a"
+    assert first.entry is not None
+    deleted = Calls()
+    opened.store.changes.delete_binding(first.entry, deleted)
+    opened.wait(deleted)
+    assert deleted == [(None, None)]
+    opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert [binding.record.key for binding in opened.store.wiring.bindings] == ["b"]
+    opened.store.close()
