@@ -329,7 +329,8 @@ class Transactions:
     def _forget_now(self, xid: bytes, branch: _Branch) -> None:
         """The xid of a branch that ends comes again: wait until it is forgotten. Raises as `prepare`."""
         self._flusher.drain(branch.journals)
-        if all(xid not in journal.writer.transactions and journal.is_settled for journal in branch.journals):
+        has_outcome = [each.writer.failure is None and xid not in each.writer.transactions for each in branch.journals]
+        if all(has_it or each.is_deleted for has_it, each in zip(has_outcome, branch.journals, strict=True)):
             self._forget(xid, commits=branch.commits)
             self._drain((self._list,))
             del self._branches[xid]

@@ -144,10 +144,10 @@ class Relocating(Gathering):
 
     def _count_state(self) -> None:
         space = self._space
-        for packed in self.live.values():
-            space.hold(packed >> SIZE_BITS, packed & SIZE_MASK)
-            space.largest = max(space.largest, packed & SIZE_MASK)
-            self._live_blocks += packed & SIZE_MASK
+        space.hold_all(self.live.values())
+        sizes = [packed & SIZE_MASK for packed in self.live.values()]
+        space.largest = max(sizes, default=1)
+        self._live_blocks = sum(sizes)
         self._undequeued = len(self.live)
         for transaction in self.transactions.values():
             self._undequeued -= len(transaction.dequeues)

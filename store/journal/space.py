@@ -128,6 +128,16 @@ class RingSpace:
         for index in range(place // self.file, (place + blocks - 1) // self.file + 1):
             held[index] = held.get(index, 0) + 1
 
+    def hold_all(self, records: Iterable[int]) -> None:
+        """The same of many records, packed."""
+        held, file = self._held, self.file
+        for packed in records:
+            place = packed >> SIZE_BITS
+            first, last = place // file, (place + (packed & SIZE_MASK) - 1) // file
+            held[first] = held.get(first, 0) + 1
+            for index in range(first + 1, last + 1):
+                held[index] = held.get(index, 0) + 1
+
     def hold_in(self, index: int, count: int) -> None:
         """So many records more are written within the file `index`."""
         self._held[index] = self._held.get(index, 0) + count

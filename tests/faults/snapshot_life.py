@@ -66,11 +66,11 @@ def frozen(model: Model) -> Model:
     return copy.deepcopy(model, dict(journals))
 
 
-def begin(seed: int, steps: int, *, capacity: int = 1 << 40) -> SnapshotLife:
+def begin(seed: int, steps: int) -> SnapshotLife:
     """A life that has had some work."""
     rng = random.Random(seed)
     # The prepared list is so tiny that it may refuse a transaction, which counts as a fault.
-    life = SnapshotLife(SimulatedDisk(seed, capacity=capacity), Model(), rng, faults=True)
+    life = SnapshotLife(SimulatedDisk(seed), Model(), rng, faults=True)
     life.work(steps)
     return life
 

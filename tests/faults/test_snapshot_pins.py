@@ -53,8 +53,9 @@ class PinningLife(JournalLife):
         return self.storage.read(start, (cut.end - start) * 128) if cut.end > start else b""
 
 
-def matrix(name: str, shape: Shape, life: type[JournalLife], share: float) -> CrashMatrix:
-    made = CrashMatrix(shape, life_class=life, share=share, continued=0.02)
+def matrix(shape: Shape) -> CrashMatrix:
+    """Histories of pinned journals that die."""
+    made = CrashMatrix(shape, life_class=PinningLife, share=0.05, continued=0.02)
     for seed in range(8):
         made.run(seed, 250)
     return made
@@ -65,7 +66,7 @@ def matrix(name: str, shape: Shape, life: type[JournalLife], share: float) -> Cr
     [Shape(4, 16, 300, "any"), Shape(4, 64, 1200, "stuck"), Shape(8, 16, 4000, "last"), Shape(3, 48, 700, "any", 0.6)],
 )
 def test_pinned_files_stay_until_the_pin_is_broken_and_crashes_change_nothing(shape: Shape) -> None:
-    seen = matrix("pinned", shape, PinningLife, 0.05).counts
+    seen = matrix(shape).counts
     assert seen["pinned"] > 50
     assert seen["broken"] > 20
     assert seen["laps"] > 5
