@@ -18,7 +18,8 @@ nobody can say whether the commit point is on the disk: the transaction stays op
 does one whose outcome a journal cannot take any more.
 
 The xid of a branch may come again when the branch is committed or aborted, but not before it is forgotten: what the
-prepared list still says of the old one would be taken for the new one's outcome.
+prepared list still says of the old one would be taken for the new one's outcome, and what a journal still has of it,
+if that has failed, for a part of the new one.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class _Stage(Enum):
     PREPARING = auto()  # its records, or its prepare record, are on their way
     PREPARED = auto()
     DECIDED = auto()  # the decision is on its way
-    ENDING = auto()  # decided on the disk, and to be forgotten
+    ENDING = auto()  # decided on the disk, or never prepared, and to be forgotten
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +154,9 @@ class Transactions:
         if not xid:
             raise StoreError("a distributed transaction needs an id")
         if xid in self._branches:
-            raise StoreError(f"transaction {xid.hex()} is prepared already")
+            is_over = self._branches[xid].stage is _Stage.ENDING
+            what = "was there before, in a journal that has failed" if is_over else "is prepared already"
+            raise StoreError(f"transaction {xid.hex()} {what}")
         journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
         branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
         self._flusher.when_synced(journals, lambda error: self._written(xid, branch, journals, done, error))
@@ -285,9 +288,9 @@ class Transactions:
             except (JournalError, CatalogueError) as refusal:
                 error = refusal
         if error is not None:
-            self._branches.pop(xid, None)
-            self._outcomes(xid, journals, commits=False)
-            self._flusher.start()
+            if branch is not None:
+                branch.stage = _Stage.ENDING
+            self._end(xid, journals, branch, commits=False)
             done(error)
             return
         self.prepares += 1

@@ -260,4 +260,5 @@ class JournalReader:
         begun = self._records.begins_record(place, verdict)
         rid = verdict.header.rid if begun and verdict.header is not None else None
         torn = begun or state.torn
-        return JournalEnd(place, verdict.problem or "no record", torn, rid, state.sealed and not torn, state.flush)
+        sealed = state.sealed and not state.torn  # what was there before may look like a record that was begun
+        return JournalEnd(place, verdict.problem or "no record", torn, rid, sealed, state.flush)

@@ -7,7 +7,7 @@ a seed and keeps the model. `store_matrix` kills it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Final
 
@@ -348,6 +348,8 @@ class StoreLife:
             except (JournalError, CatalogueError) as error:
                 self.asked -= 1
                 self._refused(error)
+                live = journal_of(queue).writer.live
+                queue.pending = [each for each in queue.pending if each not in operations or not is_live(each, live)]
             queue.available.clear()
 
     def load(self) -> None:
@@ -473,6 +475,11 @@ class StoreLife:
         self.model.is_closed = self.store.close(delivered)
         require(self.asked == self.answered, "closed before somebody was called back")
         require(self.model.is_closed or self.faults, "a close that is not clean")
+
+
+def is_live(dequeue: Operation, live: Container[int]) -> bool:
+    """Whether the message of a dequeue is still there."""
+    return dequeue.dequeues[0].rid in live
 
 
 def settle(queue: QueueModel, position: int, error: Exception | None) -> None:

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pytest
 from click.testing import CliRunner
 
 from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
-from store.environment import Environment, system_environment, tool_environment
+from store.environment import Environment, tool_environment
 from store.journal.gathering import data_crc
 from store.layout import find_layout
 from store.log_lines import Level, LogLine
@@ -189,6 +188,3 @@ def check_sound(path: Path) -> None:
     assert store.damage == []
     result = CliRunner().invoke(check, [str(path)])
     assert result.exit_code == 0, result.output
-
-
-ENVIRONMENTS: Final = pytest.mark.parametrize("environment", [tool_environment, system_environment])
