@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import store.log_lines as log_lines
 from formats.rhm.geometry import BLOCK_SIZE
 from store.flusher import Flusher
 from store.journal.gathering import FIXED
 from store.journal.step import JournalBusyError, JournalFullError
+from store.log_lines import LogLine
 from store.queue_journal import QueueJournal
 from store.rids import RecordIds
 
@@ -33,12 +35,13 @@ class Appender:
         ids: gives record ids.
         flusher: brings the journals onto the disk.
         bound: bytes that a journal may have unsynced.
+        log: takes lines for the log.
     """
 
-    __slots__ = ("_bound", "_dirty", "_flusher", "_ids")
+    __slots__ = ("_bound", "_dirty", "_flusher", "_ids", "_log")
 
-    def __init__(self, ids: RecordIds, flusher: Flusher, bound: int) -> None:
-        self._ids, self._flusher, self._bound = ids, flusher, bound
+    def __init__(self, ids: RecordIds, flusher: Flusher, bound: int, log: Callable[[LogLine], None]) -> None:
+        self._ids, self._flusher, self._bound, self._log = ids, flusher, bound, log
         self._dirty = flusher.dirty
 
     # ---- records outside of transactions ----
@@ -66,7 +69,7 @@ class Appender:
         ids.next = rid + 1
         try:
             journal.writer.enqueue(rid, parts, size, crc)
-        except JournalBusyError:
+        except (JournalBusyError, JournalFullError):
             self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc))
         self._dirty[journal] = None
         journal.enqueues += 1
@@ -103,7 +106,7 @@ class Appender:
         ids.next = rid + 1
         try:
             journal.writer.dequeue(rid, target)
-        except JournalBusyError:
+        except (JournalBusyError, JournalFullError):
             self.with_room(journal, lambda: journal.writer.dequeue(rid, target))
         self._dirty[journal] = None
         journal.dequeues += 1
@@ -132,6 +135,9 @@ class Appender:
                 return
             except JournalBusyError:
                 self._flusher.drain((journal,))
+            except JournalFullError as error:
+                self._tell_refusal(journal, error)
+                raise
         raise JournalFullError(f'queue "{journal.name}": making room came to no end')
 
     def admit_all(self, admissions: Sequence[tuple[QueueJournal, Callable[[], None]]]) -> None:
@@ -146,9 +152,21 @@ class Appender:
                 except JournalBusyError:
                     self._flusher.drain((journal,))
                     break
+                except JournalFullError as error:
+                    self._tell_refusal(journal, error)
+                    raise
             else:
                 return
         raise JournalFullError(f'queue "{admissions[0][0].name}": making room came to no end')
+
+    def _tell_refusal(self, journal: QueueJournal, error: JournalFullError) -> None:
+        """Log that a journal is full: once, until it has taken something again."""
+        taken = journal.enqueues + journal.transaction_enqueues
+        if journal.refused_at == taken:
+            return
+        journal.refused_at = taken
+        is_full = str(error).startswith("Journal full")
+        self._log(log_lines.journal_full(journal.name) if is_full else log_lines.threshold_exceeded(journal.name))
 
     def _hold_back(self, journal: QueueJournal) -> None:
         if journal.writer.unsynced > self._bound:

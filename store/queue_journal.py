@@ -65,6 +65,7 @@ class QueueJournal:
         enqueues, dequeues: records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: records of transactions.
         is_deleted: the queue is gone: nothing is written any more, and whoever waits need not.
+        refused_at: how many messages had been taken when it was last logged that no more are; -1 if never.
         gathered: bytes of data that were appended since it was last seen to that they do not get too many.
     """
 
@@ -82,6 +83,7 @@ class QueueJournal:
         "is_deleted",
         "name",
         "queue_id",
+        "refused_at",
         "storage",
         "transaction_dequeues",
         "transaction_enqueues",
@@ -105,6 +107,7 @@ class QueueJournal:
         self.enqueues = self.dequeues = 0
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
         self.gathered = 0
+        self.refused_at = -1
         self.is_deleted = False
         self._waiting: deque[tuple[int, Barrier]] = deque()
         self._files: Sequence[WritableFile] = ()

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
+import store.log_lines as log_lines
 from formats.broker_records.wiring import Exchange, Queue
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from store.environment import Environment, system_environment, tool_environment
 from store.journal.gathering import data_crc
-from store.journal.step import JournalFailedError
+from store.journal.step import JournalFailedError, JournalFullError
 from store.log_lines import Level
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal
@@ -396,3 +397,28 @@ def test_two_stores_in_one_process(environment: Environment, tmp_path: Path) -> 
         opened = OpenedStore(environment, tmp_path / name)
         assert opened.recovered_data() == {"orders": [b"one message"] * 50}
         opened.store.close()
+
+
+def test_a_refusal_is_logged_once_until_something_is_taken(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    rids: list[int] = []
+
+    def fill() -> None:
+        while True:
+            rids.append(opened.enqueue(journal, b"x" * 1000))
+
+    with pytest.raises(JournalFullError, match="Enqueue capacity threshold exceeded"):
+        fill()
+    refusals = [line for line in opened.lines if "threshold exceeded" in line.text]
+    assert refusals == [log_lines.threshold_exceeded("orders")]
+    for _ in range(3):
+        with pytest.raises(JournalFullError):
+            opened.enqueue(journal, b"x" * 1000)
+    assert opened.texts.count(refusals[0].text) == 1
+    for rid in rids[:20]:
+        opened.store.append.dequeue(journal, rid)
+    with pytest.raises(JournalFullError):
+        fill()
+    assert opened.texts.count(refusals[0].text) == 2
+    opened.store.close()

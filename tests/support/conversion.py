@@ -50,7 +50,8 @@ def content_of(path: Path) -> Content:
         if wiring is None:
             return Content(queues, {}, {}, [], {}, in_doubt)
         records = {number: queue.record for number, queue in wiring.queues.items()}
-        return Content(queues, records, wiring.exchanges, wiring.bindings, wiring.general, in_doubt)
+        bindings = [each._replace(entry=None) for each in wiring.bindings]
+        return Content(queues, records, wiring.exchanges, bindings, wiring.general, in_doubt)
     finally:
         source.close()
 

@@ -261,7 +261,7 @@ NO_DAMAGE: Final = [
     Plant(
         "the last of a ring that is full", flip(("paid 33", 8)), changes=back("bill 33"), notice="torn tail of record"
     ),
-    Plant("an orphan without messages", empty_orphan, notice="which the catalogue does not know; it is empty"),
+    Plant("an orphan without messages", empty_orphan, notice="which the catalogue does not know"),
 ]
 
 
