@@ -80,6 +80,16 @@ def decode_file_header(sector: bytes) -> FileHeader | None:
     return first if second is None or (first is not None and first.first_flush > second.first_flush) else second
 
 
+def was_entered_again(sector: bytes) -> bool:
+    """Whether a version-2 file was entered twice in one lap: it has two headers with the same overwrite indicator."""
+    second = _second_header(sector)
+    try:
+        first = _decode_slot(sector, 0)
+    except RhmError:
+        return False
+    return second is not None and first is not None and first.overwrite_indicator == second.overwrite_indicator
+
+
 def _second_header(sector: bytes) -> FileHeader | None:
     """The header in the second place of a version-2 sector, if there is a good one."""
     try:

@@ -17,7 +17,8 @@ files.
 Version 2: a flush that a crash tore may have entered files in vain. What came before them was lost, and the next life
 went on at a place before them, with higher numbers. Such a file stands behind the newest one; its header is of the same
 lap, with a number between the oldest's and the newest's, and no record of a later flush follows it. Nothing in it is
-live, or it would not have been entered, so it is passed over.
+live, or it would not have been entered, so it is passed over. Where the torn flush was the journal's first, the oldest
+file was entered again too, and has the higher number.
 
 A file whose header and records fit neither is of another lap, put back by mistake; it is left out.
 """
@@ -48,6 +49,7 @@ class RingFile(JournalFile[FileHeader]):
         record_indicator: version 1: the overwrite indicator of the first record that was found in it.
         overwrite_indicator: version 1: that which its records should have; None if nothing tells.
         torn_header: what is wrong with the header of a file that has nothing behind it.
+        entered_again: version 2: whether it was entered more than once in its lap.
     """
 
     used: bool
@@ -55,6 +57,7 @@ class RingFile(JournalFile[FileHeader]):
     record_indicator: int | None = None
     overwrite_indicator: int | None = None
     torn_header: Damage | None = None
+    entered_again: bool = False
 
     def leave_out(self) -> None:
         """Read nothing from the file, since what is in it does not belong here."""
@@ -141,8 +144,12 @@ def entered_in_vain(placed: list[RingFile]) -> list[RingFile]:
         if header.overwrite_indicator != newest.overwrite_indicator ^ (header.file_number < newest.file_number):
             break
         vain.append(file)
-    oldest = min((numbers[at] for at, file in enumerate(written) if file not in vain), default=0)
-    if oldest < highest and any(file.header is not None and file.header.first_flush < oldest for file in vain):
+    rest = [file for file in written if file not in vain and file.header is not None]
+    oldest = min(rest, key=lambda file: numbers[written.index(file)], default=None)
+    if oldest is None or (oldest.number == 0 and oldest.entered_again):
+        return vain
+    first = numbers[written.index(oldest)]
+    if first < highest and any(file.header is not None and file.header.first_flush < first for file in vain):
         return []
     return vain
 

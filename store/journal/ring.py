@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from formats.rhm.errors import RhmError
-from formats.rhm.file_header import LOGICAL_NUMBER_OFFSET, FileHeader, decode_file_header, header_oddities
+from formats.rhm.file_header import (
+    LOGICAL_NUMBER_OFFSET,
+    FileHeader,
+    decode_file_header,
+    header_oddities,
+    was_entered_again,
+)
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import (
@@ -132,6 +138,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
     try:
         sector = opened.read(0, FILE_HEADER_SIZE)
         file.header = decode_file_header(sector)
+        file.entered_again = was_entered_again(sector)
     except RhmError as error:
         if opened.size >= FILE_HEADER_SIZE:  # else that is told
             entry = Damage(path, error.offset, None, error.what, _BY_NUMBER)
