@@ -7,8 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from store.environment import Environment, system_environment, tool_environment
 from store.writable_disk import OsWritableDisk, OsWritableFile
+from tests.support.old_store import OldStore
 from tests.support.sync_files import FileMaker, PipeFile
+
+
+@pytest.fixture(params=["tool", "system"])
+def environment(request: pytest.FixtureRequest) -> Environment:
+    return tool_environment() if request.param == "tool" else system_environment()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def old() -> OldStore:
+    """One without wiring: each journal is a queue."""
+    return OldStore()
 
 
 @pytest.fixture

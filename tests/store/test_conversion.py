@@ -45,17 +45,6 @@ def old_store(legacy_store: StoreFixture, copies: CopyOpener) -> Iterator[Path]:
         yield copy.path
 
 
-@pytest.fixture
-def old() -> OldStore:
-    """One without wiring: each journal is a queue."""
-    return OldStore()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 # ---- what qpidd left behind ----
 
 

@@ -29,17 +29,6 @@ from tests.support.old_store import OldStore
 REFUSE = replace(PARAMETERS, on_damage=OnDamage.REFUSE)
 
 
-@pytest.fixture
-def old() -> OldStore:
-    """One without wiring: each journal is a queue."""
-    return OldStore()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 # ---- what is wrong ----
 
 

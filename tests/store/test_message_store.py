@@ -10,7 +10,7 @@ import pytest
 
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from formats.rhm.geometry import Geometry
-from store.environment import Environment, system_environment, tool_environment
+from store.environment import Environment
 from store.errors import StoreError
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.gathering import data_crc
@@ -26,16 +26,6 @@ BRIDGE = Bridge(
     "bridge.v2", "over", "far", None, None, True, "trade", "trade", "#", False, False, "tag", "", False, 0, 100
 )
 DOMAIN = GeneralObject("domain", "far away")
-
-
-@pytest.fixture(params=["tool", "system"])
-def environment(request: pytest.FixtureRequest) -> Environment:
-    return tool_environment() if request.param == "tool" else system_environment()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
 
 
 # ---- wiring ----

@@ -29,17 +29,6 @@ from store.transactions import Dequeue
 from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
 from tests.system.processes import children_of
 
-
-@pytest.fixture(params=["tool", "system"])
-def environment(request: pytest.FixtureRequest) -> Environment:
-    return tool_environment() if request.param == "tool" else system_environment()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 # ---- start and end ----
 
 

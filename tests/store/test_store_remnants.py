@@ -18,11 +18,6 @@ from store.offline import open_store
 from tests.support.opened_store import Calls, OpenedStore
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 def found_by_check(path: Path) -> tuple[list[str], list[str]]:
     """Damage and notices."""
     disk = OsDisk()
