@@ -75,6 +75,8 @@ class Flusher:
         Args:
             is_idle: the caller has nothing else to do. Then what one journal gathered is synced here and now.
         """
+        if self._is_calling:
+            return  # `collect` does it for all who are being called, in one go
         if is_idle and not self._under_way and len(self.dirty) == 1 and self._idle.is_quick:
             self._do_now(self.dirty.popitem()[0])
         else:
@@ -95,7 +97,7 @@ class Flusher:
 
     def _begin(self, journal: QueueJournal) -> None:
         if journal.writer.is_under_way:
-            return  # it goes on when that is finished
+            return  # it is dirty again when that is finished
         files = journal.begin()
         if not files:
             self._tell((journal,))
@@ -120,9 +122,16 @@ class Flusher:
             return  # one of those who are being called has come here: the others get their turn below
         self._is_calling = True
         try:
-            while self._due:
-                done, error = self._due.popleft()
-                done(error)
+            while True:
+                while self._due:
+                    done, error = self._due.popleft()
+                    done(error)
+                self._begin_dirty()  # what gathered meanwhile, and what they have appended, at once
+                waits_itself = self._driver.fileno() < 0
+                if waits_itself:
+                    self._advance(0.0)
+                if not self._due and not (waits_itself and self.dirty):
+                    break
         finally:
             self._is_calling = False
 
@@ -137,7 +146,8 @@ class Flusher:
                         continue  # the driver died when the journal of one before it went on
                     journal.finish(error)
                     self._tell((journal,))
-                    self._begin(journal)
+                    if journal.writer.is_dirty:
+                        self.dirty[journal] = None  # those that go on do so together, with all there is by then
                 timeout = 0.0
         except SyncDriverError as error:
             self._fail(error)
@@ -173,6 +183,7 @@ class Flusher:
         self._begin_dirty()
         while journal.writer.failure is None and journal.writer.unsynced > bound:
             self._advance(None)
+            self._begin_dirty()
 
     def forget(self, journal: QueueJournal) -> None:
         """The queue of a journal is gone: nobody has to wait for it any more."""

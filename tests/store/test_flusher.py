@@ -121,7 +121,6 @@ def test_who_waits_is_called_when_it_is_synced_and_not_before(
     called: list[Exception | None] = []
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)
-    flusher.collect()
     assert driver.waiting == {}  # nobody has started it
     flusher.start()
     flusher.collect()
