@@ -34,14 +34,13 @@ class Appender:
     Args:
         ids: gives record ids.
         flusher: brings the journals onto the disk.
-        bound: bytes that a journal may have unsynced.
         log: takes lines for the log.
     """
 
-    __slots__ = ("_bound", "_dirty", "_flusher", "_ids", "_log")
+    __slots__ = ("_dirty", "_flusher", "_ids", "_log")
 
-    def __init__(self, ids: RecordIds, flusher: Flusher, bound: int, log: Callable[[LogLine], None]) -> None:
-        self._ids, self._flusher, self._bound, self._log = ids, flusher, bound, log
+    def __init__(self, ids: RecordIds, flusher: Flusher, log: Callable[[LogLine], None]) -> None:
+        self._ids, self._flusher, self._log = ids, flusher, log
         self._dirty = flusher.dirty
 
     # ---- records outside of transactions ----
@@ -74,7 +73,7 @@ class Appender:
         self._dirty[journal] = None
         journal.enqueues += 1
         journal.gathered += size + MOST_AROUND_DATA
-        if journal.gathered > self._bound:
+        if journal.gathered > journal.bound:
             self._hold_back(journal)
         return rid
 
@@ -88,7 +87,7 @@ class Appender:
             journal.enqueues += 1
             journal.gathered += size + MOST_AROUND_DATA
         for journal in journals:
-            if journal.gathered > self._bound:
+            if journal.gathered > journal.bound:
                 self._hold_back(journal)
         return rids
 
@@ -111,7 +110,7 @@ class Appender:
         self._dirty[journal] = None
         journal.dequeues += 1
         journal.gathered += BLOCK_SIZE
-        if journal.gathered > self._bound:
+        if journal.gathered > journal.bound:
             self._hold_back(journal)
 
     # ---- room ----
@@ -124,7 +123,7 @@ class Appender:
         """Something was appended to `journal` by somebody else: `size` bytes."""
         self._dirty[journal] = None
         journal.gathered += size
-        if journal.gathered > self._bound:
+        if journal.gathered > journal.bound:
             self._hold_back(journal)
 
     def with_room(self, journal: QueueJournal, append: Callable[[], None]) -> None:
@@ -169,6 +168,6 @@ class Appender:
         self._log(log_lines.journal_full(journal.name) if is_full else log_lines.threshold_exceeded(journal.name))
 
     def _hold_back(self, journal: QueueJournal) -> None:
-        if journal.writer.unsynced > self._bound:
-            self._flusher.hold_back(journal, self._bound)
+        if journal.writer.unsynced > journal.bound:
+            self._flusher.hold_back(journal)
         journal.gathered = journal.writer.unsynced

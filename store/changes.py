@@ -106,7 +106,8 @@ class Changes:
 
         def made(result: tuple[str, JournalInfo]) -> None:
             path, info = result
-            journal = take_up(self._environment, path, info, geometry, self._parameters.page_bytes, new_state())
+            page, bound = self._parameters.page_bytes, self._parameters.write_cache_bytes
+            journal = take_up(self._environment, path, info, geometry, new_state(), page=page, bound=bound)
             self._journals[info.queue_id] = journal
             self._log(log_lines.journal_created(record.name))
             done(journal, None)

@@ -60,15 +60,13 @@ from store.parameters import OnDamage, StoreParameters
 from store.queue_copy import QueueCopy
 from store.queue_journal import TPL_NAME
 from store.rids import RecordIds
-from store.store_directory import Found, StoreDirectory, remove_tree
+from store.store_directory import CONVERTED, NEW, Found, StoreDirectory, remove_tree
 from store.taking_up import journal_info
 from store.wiring import Wiring
 
 Log = Callable[[LogLine], None]
 
-KEPT: Final = "rhm.version-1"
 MARK: Final = "CONVERTED"
-_NEW: Final = "rhm.new"
 _MOST_TOLD: Final = 200  # lines about damage, and notices; qstore-check tells all
 _DISTRIBUTED: Final = b"\1"  # the data of a prepare record
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -122,7 +120,7 @@ def convert(
         StoreError: there is no store of version 1, it cannot be read, does not fit, or the new one cannot be made.
             Unless the new one was whole already, nothing of it is left.
     """
-    disk, kept = environment.disk, directory.below(KEPT)
+    disk, kept = environment.disk, directory.below(CONVERTED)
     if directory.look() is not Found.VERSION_1:
         raise StoreError(f"{directory.path}: there is no store of version 1 that could be converted")
     if disk.is_directory(kept):
@@ -164,9 +162,9 @@ def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
         OSError: the disk does not do it.
     """
     disk = environment.disk
-    kept = directory.below(KEPT)
+    kept = directory.below(CONVERTED)
     is_marked = disk.is_file(posixpath.join(kept, MARK))
-    if not disk.is_directory(kept) or (is_marked and not disk.is_directory(directory.below(_NEW))):
+    if not disk.is_directory(kept) or (is_marked and not disk.is_directory(directory.below(NEW))):
         return
     disk.sync_directory(directory.path)  # or the mark might be found in a store that has its old name again
     if is_marked:

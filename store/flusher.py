@@ -63,10 +63,6 @@ class Flusher:
             self._due.append((last, None))
         self._tell(journal for journal in chosen if journal.writer.failure is not None)
 
-    def call_later(self, done: Done, error: Exception | None) -> None:
-        """Have `done` called from the next `collect`, not from within what is being done now."""
-        self._due.append((done, error))
-
     # ---- work ----
 
     def start(self, *, is_idle: bool = False) -> None:
@@ -178,10 +174,10 @@ class Flusher:
             self.dirty.update(dict.fromkeys(chosen))
             self._begin_dirty()
 
-    def hold_back(self, journal: QueueJournal, bound: int) -> None:
-        """Wait until `journal` has no more than `bound` bytes unsynced."""
+    def hold_back(self, journal: QueueJournal) -> None:
+        """Wait until `journal` has no more unsynced than its bound."""
         self._begin_dirty()
-        while journal.writer.failure is None and journal.writer.unsynced > bound:
+        while journal.writer.failure is None and journal.writer.unsynced > journal.bound:
             self._advance(None)
             self._begin_dirty()
 

@@ -22,17 +22,18 @@ from formats.rhm.jinf import JournalInfo
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.gathering import data_crc, record_blocks
+from store.journal.relocating import BLOCKS_RELOCATED
 from store.journal.space import RingSpace
 from store.journal.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.storage import create_journal, remove_journal
 from store.journal.writer_state import new_state
 from store.log_lines import printable
 from store.sizing import MAX_PAGES
+from store.sync.driver import sync_all
 from store.taking_up import take_up
 
 _FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
 _LEAST_FILES: Final = 2  # that a writer can do with
-_BLOCKS_RELOCATED: Final = 8192  # by a flush at most, as in `relocating`
 _MOST_WAITS: Final = 1000  # for room, of one record; each makes a turn of compaction or a part of one
 
 
@@ -86,7 +87,7 @@ class JournalContent:
         """Whether a journal with that geometry, whose flushes are padded to `alignment` bytes, takes all of it."""
         if geometry.files < _LEAST_FILES:
             return False
-        space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, _BLOCKS_RELOCATED))
+        space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, BLOCKS_RELOCATED))
         outcomes = self.outcome_blocks + self.transactions * space.flush
         if self.blocks + self.messages + outcomes > space.threshold:
             return False
@@ -146,7 +147,7 @@ class JournalBuild:
     def __init__(self, environment: Environment, directory: str, info: JournalInfo, page: int) -> None:
         create_journal(environment.disk, directory, info)
         self._info = info
-        self._journal = take_up(environment, directory, info, info.geometry, page, new_state())
+        self._journal = take_up(environment, directory, info, info.geometry, new_state(), page=page, bound=_FLUSH_BYTES)
         self._writer = self._journal.writer
 
     def holds(self, rid: int) -> bool:
@@ -226,13 +227,7 @@ class JournalBuild:
         """Write and sync what is gathered."""
         journal = self._journal
         while files := journal.begin():
-            failure = None
-            try:
-                for file in files:
-                    file.sync()
-            except OSError as error:
-                failure = error
-            journal.finish(failure)
+            journal.finish(sync_all(files))
         if self._writer.failure is not None:
             raise StoreError(str(self._writer.failure))
 

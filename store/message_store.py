@@ -168,7 +168,7 @@ class MessageStore:
         self._flusher = Flusher(self._environment.make_driver(self.parameters.sync))
         self._opened.callback(self._flusher.close)
         self._ids = self._record_ids(started, catalogue)
-        self.append = Appender(self._ids, self._flusher, self.parameters.write_cache_bytes, self._log)
+        self.append = Appender(self._ids, self._flusher, self._log)
         process = UUID(int=self._environment.random_bits(128), version=4)
         self.transactions = Transactions(self.append, self._flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
@@ -228,7 +228,7 @@ class MessageStore:
         """Bring what was appended on its way to the disk.
 
         Args:
-            is_idle: the caller has nothing else to do, so that a small flush may be waited for here and now.
+            is_idle: the caller has nothing else to do, so that the disk may be waited for here and now.
         """
         self._flusher.start(is_idle=is_idle)
 

@@ -58,9 +58,10 @@ class QueueJournal:
         geometry: number and size of the files.
         writer: its writer.
         storage: its files.
+        bound: bytes that it may have unsynced: the pages of its write cache.
 
     Attributes:
-        queue_id, name, directory, geometry: as above.
+        queue_id, name, directory, geometry, bound: as above.
         writer: what appends records. The store does, so that it knows which journals are to be flushed.
         enqueues, dequeues: records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: records of transactions.
@@ -70,10 +71,10 @@ class QueueJournal:
     """
 
     __slots__ = (
-        "_files",
         "_waiting",
         "aborts",
         "base_name",
+        "bound",
         "commits",
         "dequeues",
         "directory",
@@ -99,18 +100,19 @@ class QueueJournal:
         geometry: Geometry,
         writer: Version2Writer,
         storage: JournalStorage,
+        bound: int,
     ) -> None:
         self.queue_id, self.name, self.directory, self.base_name = queue_id, name, directory, base_name
         self.geometry = geometry
         self.writer = writer
         self.storage = storage
+        self.bound = bound
         self.enqueues = self.dequeues = 0
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
         self.gathered = 0
         self.refused_at = -1
         self.is_deleted = False
         self._waiting: deque[tuple[int, Barrier]] = deque()
-        self._files: Sequence[WritableFile] = ()
 
     # ---- management ----
 
@@ -166,15 +168,13 @@ class QueueJournal:
         if step is None:
             return ()
         try:
-            self._files = self.storage.write(step)
+            return self.storage.write(step)
         except OSError as error:
             self.writer.failed(error)
             return ()
-        return self._files
 
     def finish(self, error: OSError | None) -> None:
         """The files are synced, or not."""
-        self._files = ()
         if error is not None:
             self.writer.failed(error)
         else:

@@ -45,15 +45,14 @@ from store.errors import StoreError
 from store.journal.directory import INFO_SUFFIX, data_path
 from store.key_value import CatalogueError
 from store.snapshot import JournalSnapshot, Snapshot
-from store.store_directory import StoreDirectory, remove_tree
+from store.store_directory import DISCARDED, LOCK, NEW, StoreDirectory, remove_tree
 from store.writable_disk import WritableDisk, WritableFile
 
 #: Called now and then with the bytes of journals that are copied, and those that are to be.
 Progress = Callable[[int, int], None]
 
 _CHUNK: Final = 1 << 20
-_LOCK: Final = "rhm.lock"
-_LEFT: Final = frozenset((_LOCK, "rhm.new", "rhm.discarded"))  # what a copy that was cut short may leave
+_LEFT: Final = frozenset((LOCK, NEW, DISCARDED))  # what a copy that was cut short may leave
 
 
 def copy_snapshot(environment: Environment, snapshot: Snapshot, target: str, progress: Progress | None = None) -> None:
@@ -115,8 +114,8 @@ def _remove(disk: WritableDisk, directory: StoreDirectory, before: list[str] | N
         remove_tree(disk, directory.in_the_making.root)
     if before is None:
         remove_tree(disk, directory.path)
-    elif _LOCK not in before:
-        disk.remove(directory.below(_LOCK))
+    elif LOCK not in before:
+        disk.remove(directory.below(LOCK))
 
 
 def _told(target: str, error: OSError) -> StoreError:

@@ -21,7 +21,7 @@ import store.log_lines as log_lines
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.catalogue import QueueEntry
-from formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE, Geometry
+from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from store.catalogue import Catalogue
 from store.contradictions import contradictions
@@ -36,6 +36,7 @@ from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.resumption import NotToBeTakenUpError, state_of
 from store.journal.storage import create_journal, remove_journal, unmark_deleted
+from store.journal_build import described
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage, StoreParameters
 from store.prepared import PreparedTransaction, prepared_transactions
@@ -200,7 +201,7 @@ class Start:
                     at, size = reader.data_of_enqueue(operation.place)
                     two_phase[operation.place] = reader.stream.read(at, min(size, 1)) not in (b"", b"\0")
         prepared = prepared_transactions(recovery.transactions, two_phase)
-        journal = self._taken_up(walked, self._parameters.tpl_page_bytes)
+        journal = self._taken_up(walked, self._parameters.tpl_page_bytes, self._parameters.tpl_write_cache_bytes)
         reader.close()
         return journal, prepared
 
@@ -235,7 +236,7 @@ class Start:
             walked = self._walked_anew(path, record.name)
         elif walked.damage:
             entry, walked = self._rebuild_queue(entry, record, walked)
-        journal = self._taken_up(walked, self._parameters.page_bytes)
+        journal = self._taken_up(walked, self._parameters.page_bytes, self._parameters.write_cache_bytes)
         walked.recovery.resolve(outcomes)
         queue = StartedQueue(entry.queue_id, record, journal, walked.journal, walked.recovery)
         self._log(log_lines.queue_recovered(record.name, queue.messages, queue.in_doubt))
@@ -258,6 +259,7 @@ class Start:
     def _set_orphans_aside(self) -> None:
         known = {str(entry.journal_id) for entry in self._catalogue.queues()}
         parent = posixpath.join(self._directory.root, "jrnl")
+        self._have_directory(parent)
         for name in self._disk.names(parent):
             path = posixpath.join(parent, name)
             if not self._disk.is_directory(path):
@@ -318,24 +320,32 @@ class Start:
         assert walked is not None
         return walked._replace(damage=[])
 
-    def _taken_up(self, walked: _Walked, page: int) -> QueueJournal:
+    def _taken_up(self, walked: _Walked, page: int, bound: int) -> QueueJournal:
         reader = walked.journal
         assert reader.info is not None
         try:
             state = state_of(reader, walked.recovery, walked.end)
         except NotToBeTakenUpError as error:
             raise StoreDamagedError(f"{error}; see qstore-check {self._directory.path}") from error
-        journal = take_up(self._environment, reader.path, reader.info, reader.files.geometry, page, state)
+        geometry = reader.files.geometry
+        journal = take_up(self._environment, reader.path, reader.info, geometry, state, page=page, bound=bound)
         if not self._was_clean:
             journal.storage.sync_end(state.position)
         return journal
 
     def _make_journal(self, path: str, info: JournalInfo) -> None:
         """Make an empty journal where there is none. What is there, if anything, is no journal."""
+        parent = posixpath.dirname(path)
+        self._have_directory(parent)
         if self._disk.is_directory(path):
             self._directory.set_aside(path, "quarantine")
         create_journal(self._disk, path, info)
-        self._disk.sync_directory(posixpath.dirname(path))
+        self._disk.sync_directory(parent)
+
+    def _have_directory(self, path: str) -> None:
+        if not self._disk.is_directory(path):
+            self._disk.make_directory(path)
+            self._disk.sync_directory(posixpath.dirname(path))
 
     def _rebuild(self, path: str, walked: _Walked, info: JournalInfo) -> None:
         """Build what can be read of a damaged journal anew. What an earlier start left of that is removed."""
@@ -346,10 +356,8 @@ class Start:
         page = self._parameters.page_bytes
         built = rebuild(self._environment, path, info, walked.journal, walked.recovery, page, seal=True)
         walked.journal.close()
-        text = (
-            f"{walked.journal.path}: built anew with {built.messages} messages, {built.info.geometry.files} files of "
-        )
-        text += f"{built.info.geometry.data_size // PAGE_SIZE} pages"
+        size = described(built.info.geometry)
+        text = f"{walked.journal.path}: built anew with {built.messages} messages, {size}"
         self._log(LogLine(Level.WARNING, text + (f"; {built.unreadable} unreadable" if built.unreadable else "")))
 
     def _queue_info(self, entry: QueueEntry, name: str, geometry: Geometry) -> JournalInfo:

@@ -38,7 +38,8 @@ from store.key_value import CatalogueError
 from store.queue_journal import TPL_NAME
 from store.writable_disk import DiskLock, WritableDisk
 
-_ROOT, _NEW, _DISCARDED, _CONVERTED, _LOCK = "rhm", "rhm.new", "rhm.discarded", "rhm.version-1", "rhm.lock"
+_ROOT: Final = "rhm"
+NEW, DISCARDED, CONVERTED, LOCK = "rhm.new", "rhm.discarded", "rhm.version-1", "rhm.lock"
 _STORE = "STORE"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -110,7 +111,7 @@ class StoreDirectory:
             if not self._disk.is_directory(self.path):
                 self._disk.make_directory(self.path)
                 self._disk.sync_directory(self._parent)
-            return self._disk.lock(self.below(_LOCK))
+            return self._disk.lock(self.below(LOCK))
         except BlockingIOError:
             raise StoreLockedError(log_lines.directory_locked().text) from None
         except FileExistsError:
@@ -129,16 +130,16 @@ class StoreDirectory:
         if _ROOT not in names:
             with contextlib.suppress(PermissionError):  # likewise, where it was made for this store
                 self._disk.sync_directory(self._parent)
-        if _NEW in names:
-            whole = self._disk.is_file(self.below(_NEW, _STORE))
+        if NEW in names:
+            whole = self._disk.is_file(self.below(NEW, _STORE))
             if whole and _ROOT not in names:
-                self._disk.sync_directory(self.below(_NEW))  # its STORE file may be nowhere but in memory
-                self._disk.rename(self.below(_NEW), self.root)
+                self._disk.sync_directory(self.below(NEW))  # its STORE file may be nowhere but in memory
+                self._disk.rename(self.below(NEW), self.root)
                 self._disk.sync_directory(self.path)
             else:
-                remove_tree(self._disk, self.below(_NEW))
-        if _DISCARDED in names:
-            remove_tree(self._disk, self.below(_DISCARDED))
+                remove_tree(self._disk, self.below(NEW))
+        if DISCARDED in names:
+            remove_tree(self._disk, self.below(DISCARDED))
 
     def look(self) -> Found:
         """What there is.
@@ -172,7 +173,7 @@ class StoreDirectory:
     def in_the_making(self) -> StoreDirectory:
         """The same store while it is built, in `rhm.new`."""
         new = StoreDirectory(self._environment, self.path, self._software_version)
-        new.root = self.below(_NEW)
+        new.root = self.below(NEW)
         return new
 
     def create(self, tpl_geometry: Geometry, alignment: int) -> None:
@@ -186,7 +187,7 @@ class StoreDirectory:
             self.finish_new(new, UUID(int=self._environment.random_bits(128), version=4))
         except StoreError:
             with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
-                remove_tree(self._disk, self.below(_NEW))
+                remove_tree(self._disk, self.below(NEW))
             raise
 
     def begin_new(self, tpl_geometry: Geometry, alignment: int) -> StoreDirectory:
@@ -239,7 +240,7 @@ class StoreDirectory:
 
     def set_converted_aside(self) -> str:
         """Give the version-1 store another name. Returns its path."""
-        target = self.below(_CONVERTED)
+        target = self.below(CONVERTED)
         if self._disk.is_directory(target):
             raise StoreError(f"{target}: there is a converted store already; move it elsewhere first")
         self._disk.rename(self.root, target)
@@ -249,9 +250,9 @@ class StoreDirectory:
     def discard(self) -> None:
         """Remove the store, whatever it is."""
         if self._disk.is_directory(self.root):
-            self._disk.rename(self.root, self.below(_DISCARDED))
+            self._disk.rename(self.root, self.below(DISCARDED))
             self._disk.sync_directory(self.path)
-            remove_tree(self._disk, self.below(_DISCARDED))
+            remove_tree(self._disk, self.below(DISCARDED))
 
     # ---- the mark ----
 

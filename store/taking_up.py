@@ -41,7 +41,14 @@ def journal_info(
 
 
 def take_up(
-    environment: Environment, directory: str, info: JournalInfo, geometry: Geometry, page: int, state: WriterState
+    environment: Environment,
+    directory: str,
+    info: JournalInfo,
+    geometry: Geometry,
+    state: WriterState,
+    *,
+    page: int,
+    bound: int,
 ) -> QueueJournal:
     """A journal that is there already, ready to take records.
 
@@ -50,8 +57,9 @@ def take_up(
         directory: the journal's.
         info: what its info file says.
         geometry: number and size of its files.
-        page: bytes of one write.
         state: what it holds.
+        page: bytes of one write.
+        bound: bytes that it may have unsynced.
     """
     storage = JournalStorage(environment.disk, directory, info.base_name, geometry)
     title = f'queue "{printable(info.queue_name)}"'
@@ -65,4 +73,4 @@ def take_up(
         salt=lambda: environment.random_bits(64),
         clock=environment.clock,
     )
-    return QueueJournal(info.queue_id, info.queue_name, directory, info.base_name, geometry, writer, storage)
+    return QueueJournal(info.queue_id, info.queue_name, directory, info.base_name, geometry, writer, storage, bound)

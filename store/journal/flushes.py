@@ -55,13 +55,12 @@ def steps(flush: Flush, files: int, file_blocks: int, page: int) -> Iterator[Ste
     while place < flush.end:
         index, block = divmod(place, file_blocks)
         number = index % files
-        if block == 0 or index in flush.headers:
-            header = flush.headers.pop(index, None)
-            if header is not None:
-                writes.append(Write(number, *header))
-                touched[number] = None
-                yield Step(tuple(writes), tuple(touched))
-                writes, touched = [], {}
+        header = flush.headers.get(index) if block == 0 else None
+        if header is not None:
+            writes.append(Write(number, *header))
+            touched[number] = None
+            yield Step(tuple(writes), tuple(touched))
+            writes, touched = [], {}
         end = min(flush.end, (index + 1) * file_blocks)
         stop = at + (end - place) * BLOCK_SIZE
         offset = DATA_OFFSET + block * BLOCK_SIZE

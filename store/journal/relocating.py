@@ -32,7 +32,7 @@ ENQUEUE: Final = Kind.ENQUEUE | 2 << 32
 DEQUEUE: Final = Kind.DEQUEUE | 2 << 32
 _MOVED: Final = MOVED << FLAGS_SHIFT
 _PAGES_RELOCATED: Final = 4  # by one flush, at least
-_BLOCKS_RELOCATED: Final = 8192  # by a flush that is made for nothing else, at most: 1 MiB
+BLOCKS_RELOCATED: Final = 8192  # by a flush that is made for nothing else, at most: 1 MiB
 
 
 class Cut(NamedTuple):
@@ -124,7 +124,7 @@ class Relocating(Gathering):
         )
         self._read = read
         self._by_the_way = _PAGES_RELOCATED * page // BLOCK_SIZE
-        self._chunk = max(min(self._file, _BLOCKS_RELOCATED), self._by_the_way)
+        self._chunk = max(min(self._file, BLOCKS_RELOCATED), self._by_the_way)
         self._space = RingSpace(geometry, alignment, self._chunk)
         self.live = state.live
         self.transactions = state.transactions

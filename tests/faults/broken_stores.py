@@ -57,7 +57,7 @@ class _Instead:
 
 def _when_synced(self: Flusher, journals: Iterable[QueueJournal], done: Done) -> None:
     """Whoever waits for the disk is called before it is done."""
-    self.call_later(done, None)
+    self._due.append((done, None))
 
 
 def _commit_without_list(

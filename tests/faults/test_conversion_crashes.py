@@ -19,7 +19,7 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.geometry import Geometry
 from store.background import InlineBackground
 from store.catalogue import Catalogue
-from store.conversion import KEPT, MARK, convert, mark_converted
+from store.conversion import MARK, convert, mark_converted
 from store.disk import read_whole
 from store.environment import Environment
 from store.errors import StoreError
@@ -30,7 +30,7 @@ from store.log_lines import Level, LogLine
 from store.offline import open_store
 from store.parameters import OnDamage, StoreParameters
 from store.prepared import prepared_transactions
-from store.store_directory import Found, StoreDirectory
+from store.store_directory import CONVERTED, Found, StoreDirectory
 from store.sync.inline import InlineSync
 from store.wiring import Wiring, catalogue_wiring
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
@@ -127,14 +127,14 @@ def old_disk(seed: int = 0) -> SimulatedDisk:
 
 def assert_kept(disk: SimulatedDisk) -> str:
     """The old store is there as it was. Returns the name under which it is."""
-    name = KEPT if disk.is_directory(f"{STORE}/{KEPT}") else "rhm"
+    name = CONVERTED if disk.is_directory(f"{STORE}/{CONVERTED}") else "rhm"
     for path, content in old_files().items():
         where = path.replace("/rhm/", f"/{name}/")
         assert disk.is_file(where), where
         assert read_whole(disk, where, 1 << 20) == content, where
     found = files_below(disk, f"{STORE}/{name}")
     expected = {path.replace("/rhm/", f"/{name}/") for path in old_files()}
-    marks = {f"{STORE}/{KEPT}/{MARK}", f"{STORE}/{KEPT}/{MARK}.new"} if name == KEPT else set()
+    marks = {f"{STORE}/{CONVERTED}/{MARK}", f"{STORE}/{CONVERTED}/{MARK}.new"} if name == CONVERTED else set()
     assert found - expected <= marks
     return name
 
@@ -224,9 +224,9 @@ def data_of(journal: Journal, place: int) -> bytes:
 def assert_whole(disk: SimulatedDisk) -> None:
     """The new store has everything, and beside it is the old one, marked."""
     assert new_content(disk) == old_content()
-    assert assert_kept(disk) == KEPT
-    assert disk.is_file(f"{STORE}/{KEPT}/{MARK}")
-    assert set(disk.names(STORE)) == {"rhm", KEPT, "rhm.lock"}
+    assert assert_kept(disk) == CONVERTED
+    assert disk.is_file(f"{STORE}/{CONVERTED}/{MARK}")
+    assert set(disk.names(STORE)) == {"rhm", CONVERTED, "rhm.lock"}
 
 
 # ---- tests ----
@@ -263,7 +263,7 @@ def test_a_crash_at_every_call(*, power_loss: bool) -> None:
     disk.watch = visit
     started(disk)
     assert disk.calls > 60
-    assert names == {"rhm", KEPT}
+    assert names == {"rhm", CONVERTED}
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -19,7 +19,7 @@ from formats.rhm.jinf import TPL_BASE_NAME
 from store.berkeley import read_environment
 from store.catalogue import Catalogue
 from store.check.check import check_store
-from store.conversion import KEPT, MARK, mark_converted
+from store.conversion import MARK, mark_converted
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
@@ -28,7 +28,7 @@ from store.key_value import RocksKeyValue
 from store.log_lines import Level, LogLine
 from store.offline import open_store
 from store.parameters import OnDamage
-from store.store_directory import Found
+from store.store_directory import CONVERTED, Found
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder
@@ -54,8 +54,8 @@ def test_everything_of_a_store_of_qpidd_is_there(old_store: Path) -> None:
     lines: list[LogLine] = []
     report = converted(old_store, log=lines.append)
     assert content_of(old_store / "rhm") == before
-    assert content_of(old_store / KEPT) == before
-    kept = snapshot(old_store / KEPT)
+    assert content_of(old_store / CONVERTED) == before
+    kept = snapshot(old_store / CONVERTED)
     assert kept.pop(MARK)
     assert {name: entry for name, entry in kept.items() if name != "."} == {
         name: entry for name, entry in files.items() if name != "."
@@ -67,7 +67,7 @@ def test_everything_of_a_store_of_qpidd_is_there(old_store: Path) -> None:
         len(before.bindings),
         len(before.general),
     )
-    assert (report.in_doubt, report.damage, report.kept) == (len(before.in_doubt), 0, str(old_store / KEPT))
+    assert (report.in_doubt, report.damage, report.kept) == (len(before.in_doubt), 0, str(old_store / CONVERTED))
     assert {line.level for line in lines} <= {Level.NOTICE, Level.WARNING}
 
 
@@ -132,7 +132,7 @@ def test_it_is_done_once(old_store: Path) -> None:
 
 def test_the_kept_store_says_what_it_is(old_store: Path) -> None:
     converted(old_store)
-    mark = old_store / KEPT / MARK
+    mark = old_store / CONVERTED / MARK
     text = mark.read_text()
     assert "qpidd" in text
     assert "To go back" in text
@@ -143,7 +143,7 @@ def test_one_can_go_back(old_store: Path) -> None:
     before = content_of(old_store)
     converted(old_store)
     (old_store / "rhm").rename(old_store / "elsewhere")
-    (old_store / KEPT).rename(old_store / "rhm")
+    (old_store / CONVERTED).rename(old_store / "rhm")
     (old_store / "rhm" / MARK).unlink()
     assert content_of(old_store) == before
     converted(old_store)

@@ -13,13 +13,14 @@ import pytest
 import store.berkeley
 from formats.broker_records.wiring import Binding, Exchange, Link, Queue
 from formats.rhm.geometry import Geometry
-from store.conversion import KEPT, convert
+from store.conversion import convert
 from store.disk import OsFile
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError
 from store.journal.enqueue_map import LIVE
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage
+from store.store_directory import CONVERTED
 from store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, snapshot
@@ -186,7 +187,7 @@ def test_two_queues_of_one_name(old: OldStore, path: Path) -> None:
 def test_a_converted_store_that_is_there_already_is_not_overwritten(old: OldStore, path: Path) -> None:
     old.queue("orders").enqueue(b"m")
     old.write(path)
-    (path / KEPT).mkdir()
+    (path / CONVERTED).mkdir()
     before = snapshot(path)
     with pytest.raises(StoreError, match=r"rhm\.version-1: there is a converted store already"):
         converted(path)

@@ -23,6 +23,7 @@ from store.writable_disk import WritableFile
 
 GEOMETRY = Geometry.from_pages(4, 1)
 PAGE = 4096
+BOUND = 20_000
 DATA = b"m" * 500
 CRC = data_crc((DATA,))
 FULL = OSError(errno.EIO, os.strerror(errno.EIO), "somewhere")
@@ -88,7 +89,7 @@ def journals(tmp_path: Path) -> Iterator[list[QueueJournal]]:
         path = str(tmp_path / str(number))
         info = journal_info(environment, f"queue-{number}", GEOMETRY, 512, queue_id=number, incarnation=1)
         create_journal(environment.disk, path, info)
-        made.append(take_up(environment, path, info, GEOMETRY, PAGE, new_state()))
+        made.append(take_up(environment, path, info, GEOMETRY, new_state(), page=PAGE, bound=BOUND))
     yield made
     for journal in made:
         journal.close()
@@ -332,9 +333,9 @@ def test_holding_back_waits_until_little_is_unsynced(
     driver.when_waited_for = driver.let_go
     for rid in range(2, 42):
         append(flusher, journal, rid)
-    assert journal.writer.unsynced > 20_000
-    flusher.hold_back(journal, 20_000)
-    assert journal.writer.unsynced <= 20_000
+    assert journal.writer.unsynced > BOUND
+    flusher.hold_back(journal)
+    assert journal.writer.unsynced <= BOUND
 
 
 def test_a_caller_who_is_idle_waits_for_one_journal_itself(

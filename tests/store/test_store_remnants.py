@@ -146,3 +146,30 @@ def test_a_recovered_binding_can_be_deleted(path: Path) -> None:
     opened = OpenedStore(tool_environment(), path)
     assert [binding.record.key for binding in opened.store.wiring.bindings] == ["b"]
     opened.store.close()
+
+
+def test_the_directory_of_all_journals_is_lost(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    opened.enqueue(journal, b"x")
+    opened.flush(journal)
+    opened.store.close()
+    shutil.rmtree(path / "rhm/jrnl")
+    again = OpenedStore(tool_environment(), path)
+    assert any('queue "orders" has no journal' in line.text and line.level is Level.CRITICAL for line in again.lines)
+    assert again.recovered() == {"orders": []}
+    again.enqueue(again.journal("orders"), b"y")
+    again.flush(again.journal("orders"))
+    again.make_queue("bills")
+    assert again.store.close()
+    damage = [what for what in found_by_check(path)[0] if not what.startswith("message header")]  # "y" is no message
+    assert damage == []
+
+
+def test_the_prepared_list_has_a_bound_of_its_own(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    parameters = opened.store.parameters
+    journal = opened.make_queue("orders")
+    assert journal.bound == parameters.write_cache_bytes
+    assert opened.store.prepared_list.bound == parameters.tpl_write_cache_bytes != journal.bound
+    opened.store.close()
