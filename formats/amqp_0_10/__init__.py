@@ -14,7 +14,12 @@ Modules, in the order in which they build on each other:
     types        the table of all types, and the codec of each that holds no others
     maps         map, list, array: values that keep their type codes, decoded and encoded
     plain        the same bytes as plain JSON values, and the fast path for application headers
-    structs      packed structs (delivery-properties, message-properties, ...) as tables; readers made from them
+    structs      packed structs (delivery-properties, message-properties, ...) as tables; writers, and fast readers
+                 for message headers, made from them
+    packing      readers of any packed struct, made from its table
+    codes        the numbers that fields take from a fixed choice: error codes, modes, ...
+    commands     every control and command as one table; encoded and decoded
+    frames       frames: how all this travels
 
-Sources: the AMQP 0-10 specification as XML (types, structs, codes); formats page, section 9.
+Sources: the AMQP 0-10 specification as XML (types, structs, classes, codes); formats page, section 9.
 """

@@ -1,17 +1,18 @@
 """Packed structs of AMQP 0-10 as tables, and the readers and writers made from them.
 
-    [size] | [u16 code] | 2 flag bytes | the fields that are present, in order
+    [size] | [u16 code] | flag bytes | the fields that are present, in order
 
 A field is present where its flag is set: field i has bit i % 8 of flag byte i // 8, and a field of type bit is
-nothing but its flag. The size, where a struct has one, counts all that follows it; delivery-properties and
-message-properties have a u32 size and a code, reply-to has a u16 size and no code, and the fields of
-message.transfer have neither.
+nothing but its flag. There are two flag bytes but in session's header (one) and command-fragment (none: every
+field is present). The size, where a struct has one, counts all that follows it; the structs with a code have a u32
+size, reply-to has a u16 size and no code, and the fields of a control or a command have neither.
 
-For each pattern of flags that occurs, a plan is made once from the table and kept: one reader per field, or per
-run of numbers side by side. A reader puts what it reads into a list, at the place that its caller chose for the
-field, so a struct is decoded without any object per field.
+The readers here are for message headers, and give what the tools show; `packing` decodes any struct. For each
+pattern of flags that occurs, a plan is made once from the table and kept: one reader per field, or per run of numbers
+side by side. A reader puts what it reads into a list, at the place that its caller chose for the field, so a struct
+is decoded without any object per field.
 
-Sources: the AMQP 0-10 specification as XML (`<struct>`, message.transfer); formats page, section 9.1.
+Sources: the AMQP 0-10 specification as XML (`<struct>`, `<result>`, message.transfer); formats page, section 9.1.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import TypedMap, encode_map, encode_value, typed_map
+from formats.amqp_0_10.maps import TypedArray, TypedMap, encode_map, encode_value, typed_map
 from formats.amqp_0_10.plain import plain_uuid, read_typed_plain_map
-from formats.amqp_0_10.types import BY_NAME, encode_name
+from formats.amqp_0_10.types import BY_NAME, code_of, encode_name
 
 
 class Field(NamedTuple):
@@ -35,83 +36,119 @@ class Field(NamedTuple):
 
 
 class PackedStruct(NamedTuple):
-    """A struct with two flag bytes.
+    """A struct with flag bytes.
 
     Attributes:
         name: the specification's name.
         code: class and struct number, None where the struct travels without a code.
         size_width: bytes of the size in front of it, 0 for none.
         fields: in the order of their flags.
+        pack: its flag bytes.
     """
 
     name: str
     code: int | None
     size_width: int
     fields: tuple[Field, ...]
+    pack: int = 2
 
 
+class ReplyTo(NamedTuple):
+    """An address to reply to; None for what was left out."""
+
+    exchange: str | None
+    routing_key: str | None
+
+
+class BranchId(NamedTuple):
+    """The id of a branch of a distributed transaction (struct xid); None for what was left out."""
+
+    format: int | None
+    global_id: bytes | None
+    branch_id: bytes | None
+
+
+def make_fields(table: str) -> tuple[Field, ...]:
+    """The fields that `table` lists as "name:type", separated by white space."""
+    return tuple(Field(*field.split(":")) for field in table.split())
+
+
+# ----------------------------------------------------------------------------------------------- tables
+
+#: The fields of the command that carries a message.
 MESSAGE_TRANSFER: Final = PackedStruct(
-    "message.transfer",
-    None,
-    0,
-    (Field("destination", "str8"), Field("accept_mode", "uint8"), Field("acquire_mode", "uint8")),
+    "message.transfer", None, 0, make_fields("destination:str8 accept_mode:uint8 acquire_mode:uint8")
 )
+#: In front of every command's fields.
+SESSION_HEADER: Final = PackedStruct("header", None, 1, make_fields("sync:bit"), pack=1)
+COMMAND_FRAGMENT: Final = PackedStruct(
+    "command-fragment", None, 0, make_fields("command_id:sequence-no byte_ranges:byte-ranges"), pack=0
+)
+REPLY_TO: Final = PackedStruct("reply-to", None, 2, make_fields("exchange:str8 routing_key:str8"))
 
-DELIVERY_PROPERTIES: Final = PackedStruct(
-    "delivery-properties",
+
+def _coded(code: int, name: str, table: str) -> PackedStruct:
+    return PackedStruct(name, code, 4, make_fields(table))
+
+
+XID: Final = _coded(0x0604, "xid", "format:uint32 global_id:vbin8 branch_id:vbin8")
+
+# What a header segment may hold.
+DELIVERY_PROPERTIES: Final = _coded(
     0x0401,
-    4,
-    (
-        Field("discard_unroutable", "bit"),
-        Field("immediate", "bit"),
-        Field("redelivered", "bit"),
-        Field("priority", "uint8"),
-        Field("delivery_mode", "uint8"),
-        Field("ttl", "uint64"),
-        Field("timestamp", "datetime"),
-        Field("expiration", "datetime"),
-        Field("exchange", "str8"),
-        Field("routing_key", "str8"),
-        Field("resume_id", "str16"),
-        Field("resume_ttl", "uint64"),
-    ),
+    "delivery-properties",
+    """discard_unroutable:bit immediate:bit redelivered:bit priority:uint8 delivery_mode:uint8 ttl:uint64
+    timestamp:datetime expiration:datetime exchange:str8 routing_key:str8 resume_id:str16 resume_ttl:uint64""",
 )
-
-MESSAGE_PROPERTIES: Final = PackedStruct(
-    "message-properties",
+FRAGMENT_PROPERTIES: Final = _coded(0x0402, "fragment-properties", "first:bit last:bit fragment_size:uint64")
+MESSAGE_PROPERTIES: Final = _coded(
     0x0403,
-    4,
-    (
-        Field("content_length", "uint64"),
-        Field("message_id", "uuid"),
-        Field("correlation_id", "vbin16"),
-        Field("reply_to", "reply-to"),
-        Field("content_type", "str8"),
-        Field("content_encoding", "str8"),
-        Field("user_id", "vbin16"),
-        Field("app_id", "vbin16"),
-        Field("application_headers", "map"),
-    ),
+    "message-properties",
+    """content_length:uint64 message_id:uuid correlation_id:vbin16 reply_to:reply-to content_type:str8
+    content_encoding:str8 user_id:vbin16 app_id:vbin16 application_headers:map""",
+)
+FILE_PROPERTIES: Final = _coded(
+    0x0901,
+    "file-properties",
+    """content_type:str8 content_encoding:str8 headers:map priority:uint8 reply_to:str8 message_id:str8
+    filename:str8 timestamp:datetime cluster_id:str8""",
+)
+STREAM_PROPERTIES: Final = _coded(
+    0x0A01,
+    "stream-properties",
+    "content_type:str8 content_encoding:str8 headers:map priority:uint8 timestamp:datetime",
 )
 
-REPLY_TO: Final = PackedStruct("reply-to", None, 2, (Field("exchange", "str8"), Field("routing_key", "str8")))
-
-XID: Final = PackedStruct(
-    "xid",
-    0x0604,
-    4,
-    (Field("format", "uint32"), Field("global_id", "vbin8"), Field("branch_id", "vbin8")),
+# What commands answer, as the value of execution.result.
+ACQUIRED: Final = _coded(0x0404, "acquired", "transfers:sequence-set")
+MESSAGE_RESUME_RESULT: Final = _coded(0x0405, "message-resume-result", "offset:uint64")
+XA_RESULT: Final = _coded(0x0601, "xa-result", "status:uint16")
+GET_TIMEOUT_RESULT: Final = _coded(0x0602, "get-timeout-result", "timeout:uint32")
+RECOVER_RESULT: Final = _coded(0x0603, "recover-result", "in_doubt:array")
+EXCHANGE_QUERY_RESULT: Final = _coded(
+    0x0701, "exchange-query-result", "type:str8 durable:bit not_found:bit arguments:map"
+)
+EXCHANGE_BOUND_RESULT: Final = _coded(
+    0x0702,
+    "exchange-bound-result",
+    "exchange_not_found:bit queue_not_found:bit queue_not_matched:bit key_not_matched:bit args_not_matched:bit",
+)
+QUEUE_QUERY_RESULT: Final = _coded(
+    0x0801,
+    "queue-query-result",
+    """queue:str8 alternate_exchange:str8 durable:bit exclusive:bit auto_delete:bit arguments:map
+    message_count:uint32 subscriber_count:uint32""",
 )
 
 
-def flag_of(index: int) -> int:
-    """The flag of field number `index` in the two flag bytes read as one u16, big endian."""
-    return 1 << (index + 8 if index < 8 else index - 8)
+def flag_of(index: int, pack: int = 2) -> int:
+    """The flag of field number `index` in the `pack` flag bytes read as one number, big endian."""
+    return 1 << (index % 8 + 8 * (pack - 1 - index // 8))
 
 
 def known_flags(packed: PackedStruct) -> int:
     """The flags of all fields of a struct."""
-    return sum(flag_of(index) for index in range(len(packed.fields)))
+    return sum(flag_of(index, packed.pack) for index in range(len(packed.fields) if packed.pack else 0))
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -265,36 +302,90 @@ def encode_struct(packed: PackedStruct, values: Mapping[str, Any]) -> bytes:
 
     Args:
         packed: the struct's table.
-        values: field name -> value as `types` has it; None or, for a bit, False leaves the field out. text may be
-            str with surrogateescape; reply_to is (exchange, routing key); application_headers is a `TypedMap` or
-            a mapping of Python values.
+        values: see `encode_fields`.
 
     Raises:
         Amqp010Error: a value does not fit its field, or a name is no field of the struct.
     """
-    names = [field.name for field in packed.fields]
-    for name in values:
-        if name not in names:
-            raise Amqp010Error(f"{packed.name} has no field {name}")
-    flags, parts = 0, []
-    for index, (name, type_name) in enumerate(packed.fields):
-        value = values.get(name)
-        if value is None or (type_name == "bit" and not value):
-            continue
-        flags |= flag_of(index)
-        if type_name != "bit":
-            parts.append(_encode_field(type_name, value))
     code = b"" if packed.code is None else packed.code.to_bytes(2, "big")
-    body = b"".join([code, flags.to_bytes(2, "big"), *parts])
+    body = code + encode_fields(packed, values)
     return len(body).to_bytes(packed.size_width, "big") + body if packed.size_width else body
 
 
+def encode_fields(packed: PackedStruct, values: Mapping[str, Any]) -> bytes:
+    """The flags of a struct and the fields in `values`, without size and code.
+
+    Args:
+        packed: the struct's table.
+        values: field name -> value as `types` has it; None or, for a bit, False leaves the field out. Text may be
+            str with surrogateescape; a map is a `TypedMap` or a mapping of Python values; an array of str16 is a
+            sequence of str; reply-to and xid are `ReplyTo` and `BranchId` or sequences of as many values.
+
+    Raises:
+        Amqp010Error: a value does not fit its field, a name is no field of the struct, or the struct has no flags
+            and a value is missing.
+    """
+    flags, given, parts = 0, 0, [b""]
+    for index, (name, type_name) in enumerate(packed.fields):
+        given += name in values
+        value = values.get(name)
+        if value is None or (type_name == "bit" and not value):
+            continue
+        flags |= flag_of(index, packed.pack) if packed.pack else 0
+        if type_name != "bit":
+            parts.append(_encode_field(type_name, value))
+    if given != len(values):
+        unknown = sorted(set(values) - {field.name for field in packed.fields})
+        raise Amqp010Error(f"{packed.name} has no field {', '.join(unknown)}")
+    if not packed.pack and len(parts) <= len(packed.fields):
+        raise Amqp010Error(f"{packed.name} needs every field")
+    parts[0] = flags.to_bytes(packed.pack, "big")
+    return b"".join(parts)
+
+
 def _encode_field(type_name: str, value: Any) -> bytes:
-    if type_name == "reply-to":
-        exchange, routing_key = value
-        return encode_struct(REPLY_TO, {"exchange": exchange, "routing_key": routing_key})
-    if type_name == "map":
-        return encode_map(value if isinstance(value, TypedMap) else typed_map(value))
+    writer = _FIELD_WRITERS.get(type_name)
+    if writer is not None:
+        return writer(value)
     if isinstance(value, str):
         value = encode_name(value)
     return encode_value(BY_NAME[type_name], value)
+
+
+def _nested_writer(packed: PackedStruct) -> Callable[[Any], bytes]:
+    names = [field.name for field in packed.fields]
+
+    def write_nested(value: Any) -> bytes:
+        try:
+            fields = dict(zip(names, value, strict=True))
+        except (TypeError, ValueError):
+            raise Amqp010Error(f"{packed.name} takes {len(names)} values") from None
+        return encode_struct(packed, fields)
+
+    return write_nested
+
+
+def _write_map(value: Any) -> bytes:
+    if not isinstance(value, TypedMap | Mapping):
+        raise Amqp010Error(f"a map cannot be made of a {type(value).__name__}")
+    return encode_map(value if isinstance(value, TypedMap) else typed_map(value))
+
+
+def _write_str16_array(value: Any) -> bytes:
+    if isinstance(value, str | bytes):
+        raise Amqp010Error("an array of str16 takes a sequence of text, not one text")
+    try:
+        values = tuple(encode_name(text) for text in value)
+    except (AttributeError, TypeError):
+        raise Amqp010Error("an array of str16 takes a sequence of text") from None
+    return encode_value(BY_NAME["array"], TypedArray(code_of("str16"), values))
+
+
+# The types that the table of `types` does not have, or that are given in other values here.
+_FIELD_WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "map": _write_map,
+    "reply-to": _nested_writer(REPLY_TO),
+    "xid": _nested_writer(XID),
+    "str16-array": _write_str16_array,
+    "amqp-host-array": _write_str16_array,
+}

@@ -1,0 +1,254 @@
+"""The model: exchanges, queues, and the way of a message from one to the other.
+
+`publish` is the way of every message: its exchange finds the queues, and each queue takes it, all of them or none. The
+store, where there is one, keeps what is durable, and gives it back in `recover`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.errors import InternalError, ResourceLimitExceededError
+from broker.exchanges.default import DefaultExchange
+from broker.exchanges.exchange import Exchange
+from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
+from broker.logs import log_of
+from broker.message import Message
+from broker.queues.entry import Entry
+from broker.queues.queue import Queue
+from broker.settings import BrokerSettings
+from broker.store_protocol import LIVE, RecoveredQueue, Store
+from broker.turn import Turn
+from broker.wiring import Wiring
+from formats.amqp_0_10.maps import TypedMap
+from formats.broker_records.errors import BrokerRecordError
+
+_LOG: Final = log_of("Broker")
+
+#: Reads a message that a store kept. Raises BrokerRecordError.
+RestoreMessage = Callable[[bytes], Message]
+
+
+class Broker:
+    """The exchanges and queues of one broker.
+
+    Args:
+        settings: its limits.
+        store: what keeps durable things; None if nothing is kept.
+        call_soon: has a function called at the end of the event loop's turn.
+        clock: seconds since 1970.
+
+    Attributes:
+        settings, store, clock: as above.
+        exchanges: name -> exchange; the default one's name is empty.
+        queues: name -> queue.
+        turn: what the event loop's turn has gathered.
+        wiring: declares, deletes, binds and unbinds.
+        in_doubt_messages: messages that distributed transactions in doubt hold, and the store alone.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: Store | None,
+        call_soon: Callable[[Callable[[], None]], Any],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings, self.store, self.clock = settings, store, clock
+        self.turn = Turn(call_soon, store)
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues)}
+        self.in_doubt_messages = 0
+        self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
+        for name, type_name in STANDARD_EXCHANGES.items():
+            self.exchanges[name] = exchange_type(type_name)(name, durable=True)
+        self.wiring = Wiring(self)
+
+    def make_queue(
+        self, name: str, *, durable: bool, auto_delete: bool, arguments: TypedMap, journal: Any = None
+    ) -> Queue:
+        """A queue, which is not among `queues` yet."""
+        return Queue(
+            name,
+            self.turn,
+            durable=durable,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            store=None if journal is None else self.store,
+            journal=journal,
+            most_bytes=self.settings.queue_limit_bytes,
+            clock=self.clock,
+        )
+
+    # ---- messages ----
+
+    def publish(self, message: Message, exchange: Exchange) -> bool:
+        """Put a message on the queues that an exchange finds for it, on all of them or none.
+
+        Returns:
+            Whether it is promised only when what was written in this turn is on the disk.
+
+        Raises:
+            ResourceLimitExceededError: a queue has no room for it.
+            InternalError: a journal cannot be written.
+        """
+        queues = self.route(message, exchange)
+        try:
+            if len(queues) == 1:
+                return queues[0].publish(message)
+            return self._publish_to_all(message, queues)
+        except self._store_errors as error:
+            raise InternalError(str(error)) from error
+
+    def route(self, message: Message, exchange: Exchange) -> Sequence[Queue]:
+        """The queues that a message goes to: those of the exchange, or else of its alternate exchange."""
+        queues: Sequence[Queue] | None
+        if exchange.routes_by_key:
+            queues = exchange.routes.get(message.routing_key)
+            if queues is None:
+                queues = exchange.find(message.routing_key)
+        else:
+            queues = exchange.route(message)
+        if not queues and exchange.alternate is not None:
+            return exchange.alternate.route(message)
+        return queues
+
+    def _publish_to_all(self, message: Message, queues: Sequence[Queue]) -> bool:
+        for queue in queues:
+            queue.check_room(message)
+        kept = [queue for queue in queues if queue.keeps(message)]
+        if not kept:
+            for queue in queues:
+                queue.add(message, 0)
+            return False
+        assert self.store is not None
+        parts, size, crc = message.stored_form()
+        try:
+            rids = self.store.append.enqueue_all([queue.journal for queue in kept], parts, size, crc)
+        except self.store.full_error as error:
+            raise ResourceLimitExceededError(str(error)) from error
+        by_queue = dict(zip(kept, rids, strict=True))
+        for queue in queues:
+            rid = by_queue.get(queue, 0)
+            if rid:
+                queue.add_held(message, rid)
+                self.turn.written[queue] = None
+                self.turn.journals[queue.journal] = None
+            else:
+                queue.add(message, 0)
+        return True
+
+    def move(self, queue: Queue, entry: Entry, exchange: Exchange, done: Callable[[Exception | None], None]) -> None:
+        """Move an acquired message to where an exchange sends it: it leaves its queue when it is kept there.
+
+        Raises:
+            As `publish`. Then it is still acquired.
+        """
+        is_held = self.publish(entry.message, exchange)
+
+        def leave(error: Exception | None) -> None:
+            if error is None and not queue.is_deleted and queue.dequeue(entry):
+                self.turn.when_synced(done)
+            else:
+                done(error)
+
+        if is_held and entry.rid:
+            self.turn.when_synced(leave)
+        else:
+            leave(None)
+
+    def expire(self) -> int:
+        """Remove the messages that have expired from all queues. Returns how many."""
+        return sum(queue.expire() for queue in self.queues.values())
+
+    # ---- recovery ----
+
+    def recover(self, restore: RestoreMessage) -> None:
+        """Take over what the store kept: exchanges, queues, bindings, messages.
+
+        Args:
+            restore: reads a message.
+        """
+        if self.store is None:
+            return
+        alternates: list[tuple[Exchange | Queue, str]] = []
+        self._recover_exchanges(alternates)
+        by_id: dict[int, Queue] = {}
+        for found in self.store.recovered_queues:
+            queue = by_id[found.queue_id] = self._recover_queue(found, restore)
+            alternates.append((queue, found.record.alternate_exchange or ""))
+        self.store.end_recovery()
+        self._recover_bindings(by_id)
+        for user, name in alternates:
+            if name and name in self.exchanges:
+                user.alternate = self.exchanges[name]
+        _LOG.info("Recovered %d queues", len(by_id))
+
+    def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
+        assert self.store is not None
+        for number, record in self.store.wiring.exchanges.items():
+            exchange = self.exchanges.get(record.name)
+            if exchange is None:
+                try:
+                    make = exchange_type(record.type)
+                except Exception as error:
+                    _LOG.warning('Exchange "%s" is left out: %s', record.name, error)
+                    continue
+                exchange = make(
+                    record.name,
+                    durable=True,
+                    auto_delete=bool(record.auto_delete),
+                    arguments=record.arguments,
+                )
+                self.exchanges[record.name] = exchange
+                alternates.append((exchange, record.alternate_exchange or ""))
+            exchange.store_id = number
+
+    def _recover_queue(self, found: RecoveredQueue, restore: RestoreMessage) -> Queue:
+        assert self.store is not None
+        record = found.record
+        queue = self.make_queue(
+            record.name,
+            durable=True,
+            auto_delete=bool(record.auto_delete),
+            arguments=record.arguments,
+            journal=found.journal,
+        )
+        for kept in self.store.messages(found):
+            if kept.state != LIVE:
+                self.in_doubt_messages += 1
+                continue
+            try:
+                message = restore(kept.data)
+            except BrokerRecordError as error:
+                _LOG.error('Queue "%s": record 0x%x is left where it is: %s', record.name, kept.rid, error)
+                continue
+            queue.add(message, kept.rid).is_redelivered = kept.redelivered
+        self.queues[record.name] = queue
+        return queue
+
+    def _recover_bindings(self, by_id: dict[int, Queue]) -> None:
+        assert self.store is not None
+        for found in self.store.wiring.bindings:
+            exchange = self.exchanges.get(found.exchange.name)
+            queue = by_id.get(found.record.queue_id)
+            if exchange is None or queue is None:
+                continue
+            binding = exchange.bind(queue, found.record.key, found.record.arguments)
+            if binding is not None:
+                binding.entry = found.entry
+
+    # ---- the end ----
+
+    def close(self) -> bool:
+        """Close the store. Returns whether all that was promised is on the disk."""
+        if self.store is None:
+            return True
+        delivered = {
+            queue.journal.queue_id: rids
+            for queue in self.queues.values()
+            if queue.journal is not None and (rids := queue.delivered_rids())
+        }
+        return self.store.close(delivered)

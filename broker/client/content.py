@@ -1,0 +1,159 @@
+"""What a message carries, to bytes and back.
+
+    Python        content type     bytes
+    None          -                none
+    str           text/plain       UTF-8
+    bytes         -                as they are
+    dict          amqp/map         a map as formats.amqp_0_10 has it
+    list, tuple   amqp/list        a list, likewise
+
+Properties (application headers) are a map. Maps come back as Python values, without the types that they travelled
+under. An int travels as int64, text as str16, a float as double; `TypedValue` asks for another type.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from broker.client.errors import ContentError
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.maps import TypedArray, TypedMap, TypedValue, decode_map, encode_value, read_value, typed_value
+from formats.amqp_0_10.types import BY_NAME, add_prefix, encode_name, type_of
+
+TEXT: Final = "text/plain"
+MAP: Final = "amqp/map"
+LIST: Final = "amqp/list"
+
+_LIST: Final = BY_NAME["list"]
+_NAME: Final = BY_NAME["str8"]
+_pack_size_and_count: Final = struct.Struct(">II").pack
+_pack_int64: Final = struct.Struct(">Bq").pack
+_pack_uint32: Final = struct.Struct(">BI").pack
+_pack_text_size: Final = struct.Struct(">BH").pack
+
+
+def encode_content(content: Any) -> tuple[str | None, bytes]:
+    """The content type and the bytes of a message's content.
+
+    Raises:
+        ContentError: there is no encoding for it.
+    """
+    match content:
+        case bytes():
+            return None, content
+        case str():
+            return TEXT, content.encode("utf-8", "surrogateescape")
+        case None:
+            return None, b""
+        case bytearray() | memoryview():
+            return None, bytes(content)
+        case Mapping():
+            return MAP, encode_map_of(content)
+        case list() | tuple():
+            try:
+                return LIST, encode_value(_LIST, tuple(typed_value(item) for item in content))
+            except Amqp010Error as error:
+                raise ContentError(f"the list cannot be sent: {error.what}") from None
+    raise ContentError(f"a {type(content).__name__} cannot be sent: str, bytes, dict, list and None can")
+
+
+def decode_content(content_type: str | None, body: bytes) -> Any:
+    """The content that `body` is.
+
+    Raises:
+        ContentError: it is not of its content type.
+    """
+    if content_type == MAP:
+        return decode_properties(body) if body else {}
+    try:
+        if content_type == LIST:
+            return _decode_list(body) if body else []
+        return body.decode() if content_type is not None and content_type.startswith(TEXT) else body
+    except UnicodeDecodeError:
+        return body
+    except Amqp010Error as error:
+        raise ContentError(f"the content is no {content_type}: {error.what}") from None
+
+
+def _decode_list(body: bytes) -> list[Any]:
+    value, stop = read_value(_LIST, body, 0, len(body))
+    if stop != len(body):
+        raise Amqp010Error(f"{len(body) - stop} bytes follow the list", stop)
+    return [plain_python(each) for each in value]
+
+
+def decode_properties(raw: bytes) -> dict[str, Any]:
+    """The Python values of an encoded map, its size first.
+
+    Raises:
+        ContentError: it is none.
+    """
+    try:
+        return {name: plain_python(typed) for name, typed in decode_map(raw).entries}
+    except Amqp010Error as error:
+        raise ContentError(f"this is no map: {error.what}") from None
+
+
+def plain_python(typed: TypedValue) -> Any:
+    """A typed value as the Python value that it stands for."""
+    value = typed.value
+    if isinstance(value, TypedMap):
+        return {name: plain_python(each) for name, each in value.entries}
+    if isinstance(value, TypedArray):
+        return [plain_python(TypedValue(value.code, each)) for each in value.values]
+    if type_of(typed.code).name == "list":
+        return [plain_python(each) for each in value]
+    return value
+
+
+# --------------------------------------------------------------------------------------- maps, fast
+
+
+def encode_map_of(values: Mapping[str, Any]) -> bytes:
+    """An encoded map of Python values, its size first.
+
+    Raises:
+        ContentError: there is no encoding for one of them.
+    """
+    parts = [b""]
+    try:
+        for name, value in values.items():
+            parts.append(_encode_name(name))
+            kind = type(value)
+            if kind is int and -(1 << 63) <= value < 1 << 63:
+                parts.append(_pack_int64(0x31, value))
+            elif kind is str:
+                raw = encode_name(value)
+                parts.append(_pack_text_size(0x95, len(raw)) + raw if len(raw) <= 0xFFFF else _long_text(raw))
+            else:
+                parts.append(_encode_typed(value))
+    except Amqp010Error as error:
+        raise ContentError(f"{name!r} cannot be sent: {error.what}") from None
+    except (AttributeError, TypeError):
+        raise ContentError(f"{name!r} is no name: text of at most 255 bytes is") from None
+    size = sum(map(len, parts)) + 4
+    parts[0] = _pack_size_and_count(size, len(values))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _encode_name(name: str) -> bytes:
+    return add_prefix(_NAME, encode_name(name))
+
+
+def _long_text(raw: bytes) -> bytes:
+    """Text that no str16 can hold goes as the bytes that it is."""
+    return b"\xa0" + len(raw).to_bytes(4, "big") + raw
+
+
+def _encode_typed(value: Any) -> bytes:
+    code, plain = typed_value(value)
+    if code == 0x22:
+        try:
+            return _pack_uint32(code, plain)
+        except struct.error:
+            raise Amqp010Error(f"uint32 cannot carry {plain}") from None
+    return bytes([code]) + encode_value(type_of(code), plain)

@@ -1,0 +1,399 @@
+"""The core of a session: its commands, what is settled, transactions; on one connection after the other.
+
+A session of the application is a session of AMQP (`WireSession`) for as long as its connection lasts, and another one
+after that: attached anew, its transaction begun, its receivers subscribed again, and what its senders sent and the
+broker did not complete sent again, in the same order and marked as redelivered. What was received and not acknowledged
+the broker delivers again; acknowledging what came over the old connection does nothing.
+
+A transaction does not outlive its connection. What the application goes on doing in it belongs to nothing: the commit
+rolls back and says TransactionAborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from broker.client.core_receiver import Delivery, ReceiverCore
+from broker.client.core_sender import SenderCore, Transfer
+from broker.client.errors import (
+    MessagingError,
+    SessionClosedError,
+    SessionError,
+    TransactionAborted,
+    TransactionError,
+    TransactionUnknown,
+)
+from broker.client.interruption import InterruptedByLoss
+from broker.client.machine import WireSession
+from broker.client.message import Message, mark_redelivered
+from broker.client.numbers import number_ranges
+from broker.protocols.amqp_0_10.session import State
+
+if TYPE_CHECKING:
+    from broker.client.core_connection import ConnectionCore
+
+_T = TypeVar("_T")
+Call: TypeAlias = tuple[str, Mapping[str, Any]]
+
+
+class SessionCore:
+    """A session that outlives its connections.
+
+    Args:
+        connection: what it belongs to.
+        name: its name; each attachment adds its number.
+        is_transactional: all it sends and acknowledges waits for commit.
+
+    Attributes:
+        wire: the session of AMQP that is there now, or was last.
+        is_ready: the application may use `wire`.
+        failure: why the session has ended, None before.
+        unsettled: what was sent and is not completed, by command number, in order.
+        unaccepted: what was fetched and is neither acknowledged, released nor rejected, by command number, in order.
+        senders, receivers: by the order in which they were made; receivers by their destination.
+    """
+
+    wire: WireSession
+
+    def __init__(self, connection: ConnectionCore, name: bytes, *, is_transactional: bool) -> None:
+        self.connection = connection
+        self.driver = connection.driver
+        self.name, self.is_transactional = name, is_transactional
+        self.is_ready = False
+        self.failure: SessionError | None = None
+        self.unsettled: dict[int, Transfer] = {}
+        self.unaccepted: dict[int, ReceiverCore] = {}
+        self.senders: list[SenderCore] = []
+        self.receivers: dict[str, ReceiverCore] = {}
+        self._accepted: list[int] = []  # in the transaction that is open
+        self._is_aborted = False
+        self._attachments = 0
+        self._destinations = 0
+
+    # ---- what the machine tells ----
+
+    def on_settled(self, first: int, last: int) -> None:
+        """See `SessionOwner`."""
+        unsettled = self.unsettled
+        if not unsettled:
+            return
+        for number in range(max(first, next(iter(unsettled))), last + 1):
+            transfer = unsettled.pop(number, None)
+            if transfer is not None:
+                transfer.is_settled = True
+                transfer.sender.unsettled -= 1
+
+    def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
+        """See `SessionOwner`."""
+        receiver = self.receivers.get(destination)
+        if receiver is None:  # it was closed; the broker did not know yet
+            self.wire.release([[number, number]])
+            self.wire.send("message.release", transfers=((number, number),))
+            return
+        receiver.incoming.append(Message.received(header, body, Delivery(receiver, self.wire, number)))
+
+    def after_input(self) -> None:
+        """All that the socket brought is taken."""
+        failure = self.wire.failure
+        if self.is_ready and isinstance(failure, SessionError):
+            self.is_ready, self.failure = False, failure
+
+    def on_lost(self) -> None:
+        """The connection is gone."""
+        self.is_ready = False
+        if self.is_transactional:
+            self._is_aborted = True
+
+    # ---- commands ----
+
+    def _is_over(self, wire: WireSession) -> bool:
+        return not wire.is_usable
+
+    def _raise_end(self, wire: WireSession) -> None:
+        """Raise why `wire` can no longer be used."""
+        failure = wire.failure
+        if isinstance(failure, SessionError):
+            raise SessionError(str(failure), failure.code)
+        raise InterruptedByLoss(str(failure))
+
+    async def invoke_all(self, calls: Iterable[Call]) -> list[Mapping[str, Any]]:
+        """Send commands and wait until the broker has done them. Gives their results, empty for those without.
+
+        Raises:
+            SessionError: the broker refused one; the session is over.
+            InterruptedByLoss: the connection was lost meanwhile.
+        """
+        wire = self.wire
+        if self._is_over(wire):
+            self._raise_end(wire)
+        pending = list(calls)
+        if not pending:
+            return []
+        numbers = [wire.send(name, **values) for name, values in pending[:-1]]
+        name, values = pending[-1]
+        last = wire.send(name, sync=True, **values)
+        numbers.append(last)
+        await self.driver.wait(lambda: wire.done.below > last or self._is_over(wire))
+        if wire.done.below <= last:
+            self._raise_end(wire)
+        return [wire.results.pop(number, {}) for number in numbers]
+
+    async def invoke(self, name: str, **values: Any) -> Mapping[str, Any]:
+        """Send one command and wait until the broker has done it. See `invoke_all`."""
+        return (await self.invoke_all([(name, values)]))[0]
+
+    def check(self) -> None:
+        """Raise why the session cannot be used, if it cannot.
+
+        Raises:
+            MessagingError: it has failed, or is closed, or its connection is.
+        """
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure), self.failure.code)
+        self.connection.check()
+
+    async def wait(self, is_ready: Callable[[], bool], deadline: float | None) -> bool:
+        """Wait for something of this session, over as many connections as it takes. Returns whether it is there.
+
+        Raises:
+            MessagingError: the session has failed, or is closed, or its connection is.
+        """
+        found = await self.driver.wait(lambda: is_ready() or not self._may_be_used, deadline)
+        if not is_ready():
+            self.check()
+        return found
+
+    @property
+    def _may_be_used(self) -> bool:
+        try:
+            self.check()
+        except MessagingError:
+            return False
+        return True
+
+    async def again(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Do something that takes the broker, and again on another connection if this one is lost.
+
+        Raises:
+            MessagingError: see `wait`; and what `work` raises.
+        """
+        while True:
+            await self.wait(lambda: self.is_ready, None)
+            try:
+                return await work()
+            except InterruptedByLoss:
+                # Whoever drives the socket has seen the loss too; without that there would be no end to this.
+                await self.wait(lambda: not self.is_ready, None)
+            except SessionError as error:
+                if self.failure is None and self.wire.failure is not None:
+                    self.is_ready, self.failure = False, error
+                raise
+
+    # ---- attaching ----
+
+    async def attach(self) -> None:
+        """Attach on the connection that is there.
+
+        Raises:
+            SessionError: the broker does not let us.
+            InterruptedByLoss: the connection was lost meanwhile.
+        """
+        connection = self.connection.wire
+        assert connection is not None
+        self._attachments += 1
+        name = self.name if self._attachments == 1 else self.name + b".%d" % self._attachments
+        wire = self.wire = connection.begin_session(name, self)
+        await self.driver.wait(lambda: wire.state is not State.ATTACHING)
+        if not wire.is_usable:
+            self._raise_end(wire)
+        if self.is_transactional:
+            await self.invoke("tx.select")
+
+    async def recover(self) -> None:
+        """Attach on a new connection, with all that was on the old one.
+
+        Raises:
+            InterruptedByLoss: that is lost, too.
+        """
+        self.unaccepted.clear()
+        self._accepted.clear()
+        transfers, self.unsettled = list(self.unsettled.values()), {}
+        if self.is_transactional:
+            transfers.clear()
+        for receiver in self.receivers.values():
+            receiver.incoming.clear()
+        try:
+            await self.attach()
+            for sender in self.senders:
+                await sender.attach_again()
+            for receiver in self.receivers.values():
+                await receiver.attach_again()
+        except SessionError as error:
+            self.failure = error
+            return
+        except InterruptedByLoss:
+            self.unsettled = dict(enumerate(transfers))
+            raise
+        for sender in self.senders:
+            sender.unsettled = 0
+        for transfer in transfers:
+            transfer.header = mark_redelivered(transfer.header)
+            transfer.sender.put(transfer)
+        self.is_ready = True
+
+    # ---- links ----
+
+    async def sender(self, address: str, capacity: int) -> SenderCore:
+        """A sender. Raises as `resolution.resolve` and `wait` do."""
+        sender = SenderCore(self, address, capacity)
+        await self.again(sender.attach)
+        self.senders.append(sender)
+        return sender
+
+    async def receiver(self, address: str, capacity: int) -> ReceiverCore:
+        """A receiver. Raises as `resolution.resolve` and `wait` do."""
+        self._destinations += 1
+        receiver = ReceiverCore(self, address, capacity, str(self._destinations))
+        self.receivers[receiver.destination] = receiver
+        try:
+            await self.again(receiver.attach)
+        except BaseException:
+            del self.receivers[receiver.destination]
+            raise
+        receiver.is_attached = True
+        return receiver
+
+    def next_with_message(self) -> ReceiverCore | None:
+        """The receiver whose first message came first, None if no receiver has one."""
+        waiting = [receiver for receiver in self.receivers.values() if receiver.incoming]
+        return min(waiting, key=lambda receiver: receiver.incoming[0].delivery.number, default=None)
+
+    async def next_receiver(self, deadline: float | None) -> ReceiverCore | None:
+        """The receiver that has a message, or gets one until `deadline`; None if there is none."""
+        while True:
+            await self.wait(lambda: self.is_ready, deadline)
+            for receiver in self.receivers.values():
+                receiver.ask()
+            await self.wait(lambda: self.next_with_message() is not None or not self.is_ready, deadline)
+            found = self.next_with_message()
+            if found is not None or (deadline is not None and self.driver.now() >= deadline):
+                return found
+
+    # ---- acknowledging ----
+
+    def _take_unaccepted(self, message: Message | None) -> list[int]:
+        """The numbers of what is to be settled; those of another connection are none."""
+        if message is None:
+            numbers = list(self.unaccepted)
+            self.unaccepted.clear()
+            return numbers
+        delivery = message.delivery
+        if not isinstance(delivery, Delivery) or delivery.wire is not self.wire:
+            return []
+        return [] if self.unaccepted.pop(delivery.number, None) is None else [delivery.number]
+
+    def settle(self, message: Message | None, name: str, **values: Any) -> int | None:
+        """Send accept, release or reject for one message, or for all that are not acknowledged.
+
+        Returns:
+            the command's number, None if there was nothing to be said.
+        """
+        self.check()
+        numbers = self._take_unaccepted(message)
+        if not numbers or not self.is_ready:
+            return None
+        if self.is_transactional and name == "message.accept":
+            self._accepted.extend(numbers)
+        return self.wire.send(name, sync=True, transfers=number_ranges(numbers), **values)
+
+    async def wait_done(self, number: int | None) -> None:
+        """Wait until the broker has done command `number`; a lost connection ends it, too."""
+        if number is None:
+            return
+        wire = self.wire
+        await self.driver.wait(lambda: wire.done.below > number or self._is_over(wire))
+        if wire.done.below <= number:
+            self.check()
+
+    async def sync(self) -> None:
+        """Wait until the broker has done all that was asked of it."""
+        await self.again(lambda: self.invoke("execution.sync"))
+        await self.wait(lambda: not self.unsettled, None)
+
+    # ---- transactions ----
+
+    def _check_transactional(self) -> None:
+        if not self.is_transactional:
+            raise TransactionError("the session is not transactional: make it with transactional=True")
+
+    async def commit(self) -> None:
+        """Commit what was sent and acknowledged.
+
+        Raises:
+            TransactionAborted: it is rolled back.
+            TransactionUnknown: the connection was lost meanwhile, and nobody knows.
+        """
+        self._check_transactional()
+        await self.wait(lambda: self.is_ready, None)
+        if self._is_aborted:
+            await self.rollback()
+            raise TransactionAborted("the connection was lost in the transaction, which is rolled back")
+        try:
+            await self.invoke("tx.commit")
+        except InterruptedByLoss as error:
+            await self.again(self._roll_back)
+            raise TransactionUnknown(f"the connection was lost while the commit was under way: {error}") from None
+        except SessionError as error:
+            self.is_ready, self.failure = False, error
+            raise TransactionAborted(f"the commit was refused: {error}", error.code) from None
+        self._accepted.clear()
+
+    async def rollback(self) -> None:
+        """Take back what was sent and acknowledged. All that was received and not committed is delivered again."""
+        self._check_transactional()
+        await self.again(self._roll_back)
+
+    async def _roll_back(self) -> None:
+        receivers = [receiver for receiver in self.receivers.values() if receiver.is_attached]
+        await self.invoke_all(("message.stop", {"destination": each.destination}) for each in receivers)
+        fetched = sorted([*self._accepted, *self.unaccepted])
+        waiting = sorted(number for each in receivers for number in each.take_waiting())
+        calls: list[Call] = [("tx.rollback", {})]
+        if waiting:
+            calls.append(("message.release", {"transfers": number_ranges(waiting)}))
+        if fetched:
+            calls.append(("message.release", {"transfers": number_ranges(fetched), "set_redelivered": True}))
+        await self.invoke_all(calls)
+        self._accepted.clear()
+        self.unaccepted.clear()
+        self._is_aborted = False
+        self.wire.send_completed()
+        for receiver in receivers:
+            receiver.grant()
+
+    # ---- closing ----
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Let the broker complete what was sent, close the links, detach."""
+        if self in self.connection.sessions:
+            self.connection.sessions.remove(self)
+        try:
+            if self.is_ready:
+                for sender in list(self.senders):
+                    await sender.close(deadline)
+                for receiver in list(self.receivers.values()):
+                    await receiver.close()
+                await self._detach(deadline)
+        except InterruptedByLoss:
+            pass
+        finally:
+            self.is_ready = False
+            self.failure = SessionClosedError("the session is closed")
+            self.driver.changed()
+
+    async def _detach(self, deadline: float | None) -> None:
+        wire = self.wire
+        if wire.is_usable:
+            wire.detach()
+            await self.driver.wait(lambda: wire.state is State.DETACHED, deadline)

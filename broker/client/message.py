@@ -1,0 +1,372 @@
+"""A message as applications see it, to header bytes and back.
+
+The header segment of a transfer holds two structs, delivery-properties and message-properties. Those of a message
+that was received are read when something of them is asked for.
+
+    here               there
+    durable            delivery-mode: persistent (2)
+    priority, ttl      delivery-properties; ttl is in milliseconds there and in seconds here
+    redelivered        delivery-properties
+    subject            application header "qpid.subject"
+    id                 message-id, a UUID
+    correlation_id     correlation-id
+    user_id            user-id
+    reply_to           reply-to: an address `queue`, or `exchange/routing key`
+    content_type       content-type
+    properties         application headers
+
+What has no place above is found among the properties of a message that was received: "x-amqp-0-10.app-id",
+"x-amqp-0-10.content-encoding", "x-amqp-0-10.routing-key" and "x-amqp-0-10.timestamp"; the first two are sent from
+there, too.
+
+Source: formats page, section 9.1; the names of properties are those of the Qpid Messaging API.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from broker.client.address import Address, format_address, parse_address
+from broker.client.content import decode_content, encode_content, encode_map_of, plain_python
+from broker.client.errors import ContentError
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.maps import TypedMap
+from formats.amqp_0_10.packing import decode_struct
+from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+
+SUBJECT: Final = "qpid.subject"
+APP_ID: Final = "x-amqp-0-10.app-id"
+CONTENT_ENCODING: Final = "x-amqp-0-10.content-encoding"
+ROUTING_KEY: Final = "x-amqp-0-10.routing-key"
+TIMESTAMP: Final = "x-amqp-0-10.timestamp"
+
+PERSISTENT: Final = 2
+DEFAULT_PRIORITY: Final = 4  # what a message without a priority has, by the specification
+
+_NOT_SENT_AS_HEADERS: Final = frozenset([APP_ID, CONTENT_ENCODING, ROUTING_KEY, TIMESTAMP])
+_STRUCT_HEAD: Final = 6  # size and code
+_BARE_MAP: Final = TypedMap(bare=True)
+_BARE_MAP_BYTES: Final = 4
+
+
+class Message:
+    """A message.
+
+    Args:
+        content: str, bytes, dict, list or None. See `content`.
+        content_type: what the content is; where it is None, the content says.
+        subject: what it is about: the routing key at an exchange.
+        reply_to: address that answers are sent to.
+        properties: application headers.
+        durable: it outlives a restart of the broker, on a durable queue.
+        ttl: seconds after which it is dropped, None for never.
+        priority: 0 to 255; None is 4.
+        id: a UUID, or the text of one.
+        correlation_id: what it answers.
+        user_id: who sends it.
+
+    Attributes:
+        redelivered: it may have been delivered before.
+        delivery: who received it and under which number; the client's own.
+    """
+
+    __slots__ = (
+        "_body",
+        "_content",
+        "_header",
+        "content_type",
+        "correlation_id",
+        "delivery",
+        "durable",
+        "id",
+        "priority",
+        "properties",
+        "redelivered",
+        "reply_to",
+        "subject",
+        "ttl",
+        "user_id",
+    )
+
+    content_type: str | None
+    subject: str | None
+    reply_to: str | None
+    properties: dict[str, Any]
+    durable: bool
+    ttl: float | None
+    priority: int | None
+    id: uuid.UUID | str | None
+    correlation_id: str | bytes | None
+    user_id: str | bytes | None
+    redelivered: bool
+    delivery: Any
+
+    def __init__(
+        self,
+        content: Any = None,
+        *,
+        content_type: str | None = None,
+        subject: str | None = None,
+        reply_to: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        durable: bool = False,
+        ttl: float | None = None,
+        priority: int | None = None,
+        id: uuid.UUID | str | None = None,  # noqa: A002 (the API's name)
+        correlation_id: str | bytes | None = None,
+        user_id: str | bytes | None = None,
+    ) -> None:
+        self._content = content
+        self._body: bytes | None = None
+        self._header = b""
+        self.content_type = content_type
+        self.subject = subject
+        self.reply_to = reply_to
+        self.properties = {} if properties is None else dict(properties)
+        self.durable = durable
+        self.ttl = ttl
+        self.priority = priority
+        self.id = id
+        self.correlation_id = correlation_id
+        self.user_id = user_id
+        self.redelivered = False
+        self.delivery = None
+
+    @classmethod
+    def received(cls, header: bytes, body: bytes, delivery: Any) -> Message:
+        """A message that came: its header is read when something of it is asked for."""
+        message = cls.__new__(cls)
+        message._header = header
+        message._body = body
+        message.delivery = delivery
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked only for a slot that was not filled: one of a message that was received, and not read so far.
+        if name not in _HEADER_SLOTS:
+            raise AttributeError(name)
+        if name == "_content":
+            assert self._body is not None
+            self._content = decode_content(self.content_type, self._body)
+        else:
+            for slot, value in decode_header(self._header).items():
+                setattr(self, slot, value)
+        return getattr(self, name)
+
+    @property
+    def content(self) -> Any:
+        """What it carries: decoded by its content type, if it was received.
+
+        Raises:
+            ContentError: it is not of its content type.
+        """
+        return self._content
+
+    @content.setter
+    def content(self, value: Any) -> None:
+        self._content = value
+        self._body = None
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that it carries."""
+        return encode_content(self._content)[1] if self._body is None else self._body
+
+    def __repr__(self) -> str:
+        return f"Message({self.content!r}, subject={self.subject!r}, properties={self.properties!r})"
+
+
+_HEADER_SLOTS: Final = frozenset(Message.__slots__) - {"_header", "_body", "delivery"}
+
+
+# --------------------------------------------------------------------------------------------- sending
+
+
+def encode_message(message: Message, routing_key: str, subject: str | None) -> tuple[bytes, bytes]:
+    """The header segment and the body of a message.
+
+    Args:
+        message: what is sent.
+        routing_key: the key that the exchange routes by.
+        subject: its subject, the address's if it has none of its own.
+
+    Raises:
+        ContentError: there is no encoding for something in it.
+    """
+    if message._body is None:
+        own_type, body = encode_content(message._content)
+        content_type = own_type if message.content_type is None else message.content_type
+    else:
+        content_type, body = message.content_type, message._body
+    properties = message.properties
+    try:
+        delivery = _delivery_properties(
+            routing_key, message.durable, message.priority, _milliseconds(message.ttl), message.redelivered
+        )
+        head = _message_properties(
+            len(body),
+            message.id,
+            message.correlation_id,
+            message.reply_to,
+            content_type,
+            message.user_id,
+            properties.get(APP_ID),
+            properties.get(CONTENT_ENCODING),
+        )
+    except Amqp010Error as error:
+        raise ContentError(f"the message cannot be sent: {error.what}") from None
+    if subject is not None or not _NOT_SENT_AS_HEADERS.isdisjoint(properties):
+        properties = {name: value for name, value in properties.items() if name not in _NOT_SENT_AS_HEADERS}
+        if subject is not None:
+            properties[SUBJECT] = subject
+    if not properties:
+        return delivery + head, body
+    # The headers come last in their struct: theirs take the place of the bare map at its end.
+    table = encode_map_of(properties)
+    size = len(head) - 4 - _BARE_MAP_BYTES + len(table)
+    return b"".join((delivery, size.to_bytes(4, "big"), head[4:-_BARE_MAP_BYTES], table)), body
+
+
+def mark_redelivered(header: bytes) -> bytes:
+    """A header that `encode_message` made, marked as one that may have come before."""
+    # Field 2 of delivery-properties, which come first: a bit without bytes of its own.
+    return header[:6] + bytes([header[6] | 4]) + header[7:]
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if not seconds else max(1, round(seconds * 1000))
+
+
+@lru_cache(maxsize=256)
+def _delivery_properties(
+    routing_key: str, durable: bool, priority: int | None, ttl: int | None, redelivered: bool
+) -> bytes:
+    values = {
+        "routing_key": routing_key,
+        "delivery_mode": PERSISTENT if durable else None,
+        "priority": priority,
+        "ttl": ttl,
+        "redelivered": redelivered,
+    }
+    return encode_struct(DELIVERY_PROPERTIES, values)
+
+
+@lru_cache(maxsize=256)
+def _message_properties(
+    size: int,
+    message_id: uuid.UUID | str | None,
+    correlation_id: str | bytes | None,
+    reply_to: str | None,
+    content_type: str | None,
+    user_id: str | bytes | None,
+    app_id: str | bytes | None,
+    content_encoding: str | None,
+) -> bytes:
+    values = {
+        "content_length": size,
+        "message_id": None if message_id is None else _uuid(message_id),
+        "correlation_id": _octets(correlation_id),
+        "reply_to": None if reply_to is None else _reply_to(reply_to),
+        "content_type": content_type,
+        "content_encoding": content_encoding,
+        "user_id": _octets(user_id),
+        "app_id": _octets(app_id),
+        "application_headers": _BARE_MAP,
+    }
+    return encode_struct(MESSAGE_PROPERTIES, values)
+
+
+def _octets(value: str | bytes | None) -> bytes | None:
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _uuid(value: uuid.UUID | str) -> uuid.UUID:
+    if isinstance(value, uuid.UUID):
+        return value
+    try:
+        return uuid.UUID(value)
+    except ValueError:
+        raise ContentError(f"{value!r} cannot be a message's id: AMQP 0-10 takes a UUID") from None
+
+
+def _reply_to(text: str) -> ReplyTo:
+    address = parse_address(text)
+    node = address.options.get("node")
+    kind = node.get("type") if isinstance(node, dict) else None
+    is_topic = kind == "topic" or (kind is None and address.subject is not None)
+    return ReplyTo(address.name, address.subject or "") if is_topic else ReplyTo("", address.name)
+
+
+# ------------------------------------------------------------------------------------------- receiving
+
+
+def decode_header(header: bytes) -> dict[str, Any]:
+    """What a header segment says, by the names of `Message`.
+
+    Raises:
+        ContentError: the bytes are no header segment.
+    """
+    delivery: Mapping[str, Any] = _NO_DELIVERY_PROPERTIES
+    properties: Mapping[str, Any] = _NO_MESSAGE_PROPERTIES
+    offset = 0
+    try:
+        while offset < len(header):
+            if len(header) - offset < _STRUCT_HEAD:
+                raise Amqp010Error("the header ends within a struct's head", offset)
+            end = offset + 4 + int.from_bytes(header[offset : offset + 4], "big")
+            code = int.from_bytes(header[offset + 4 : offset + 6], "big")
+            if code == DELIVERY_PROPERTIES.code:
+                delivery = decode_struct(DELIVERY_PROPERTIES, header, offset, end)
+            elif code == MESSAGE_PROPERTIES.code:
+                properties = decode_struct(MESSAGE_PROPERTIES, header, offset, end)
+            offset = end
+    except Amqp010Error as error:
+        raise ContentError(f"the message has no header that can be read: {error.what}") from None
+    return _message_fields(delivery, properties)
+
+
+_NO_DELIVERY_PROPERTIES: Final[Mapping[str, Any]] = {field.name: None for field in DELIVERY_PROPERTIES.fields}
+_NO_MESSAGE_PROPERTIES: Final[Mapping[str, Any]] = {field.name: None for field in MESSAGE_PROPERTIES.fields}
+
+
+def _message_fields(delivery: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
+    table = properties["application_headers"]
+    headers = {} if table is None else {name: plain_python(typed) for name, typed in table.entries}
+    subject = headers.pop(SUBJECT, None)
+    without_place = {
+        APP_ID: _text(properties["app_id"]),
+        CONTENT_ENCODING: properties["content_encoding"],
+        ROUTING_KEY: delivery["routing_key"],
+        TIMESTAMP: delivery["timestamp"],
+    }
+    headers.update((name, value) for name, value in without_place.items() if value)
+    ttl = delivery["ttl"]
+    return {
+        "content_type": properties["content_type"],
+        "subject": subject if subject is None or isinstance(subject, str) else str(subject),
+        "reply_to": _reply_to_address(properties["reply_to"]),
+        "properties": headers,
+        "durable": delivery["delivery_mode"] == PERSISTENT,
+        "ttl": None if ttl is None else ttl / 1000,
+        "priority": delivery["priority"],
+        "id": properties["message_id"],
+        "correlation_id": _text(properties["correlation_id"]),
+        "user_id": _text(properties["user_id"]),
+        "redelivered": bool(delivery["redelivered"]),
+    }
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "surrogateescape")
+
+
+def _reply_to_address(reply_to: ReplyTo | None) -> str | None:
+    if reply_to is None:
+        return None
+    exchange, routing_key = reply_to.exchange or "", reply_to.routing_key or ""
+    if exchange:
+        return format_address(Address(exchange, routing_key or None, {"node": {"type": "topic"}}))
+    return format_address(Address(routing_key, None, {"node": {"type": "queue"}}))

@@ -1,0 +1,21 @@
+"""Command numbers as they are written in a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.protocols.amqp_0_10.sequence import Ranges, wrap_ranges
+
+
+def number_ranges(numbers: Iterable[int]) -> Ranges:
+    """Numbers in ascending order as ranges of first and last."""
+    ranges: list[tuple[int, int]] = []
+    first = last = -1
+    for number in numbers:
+        if number == last + 1 and ranges:
+            ranges[-1] = (first, number)
+        else:
+            first = number
+            ranges.append((first, number))
+        last = number
+    return wrap_ranges(ranges)

@@ -1,0 +1,245 @@
+"""From an address to queues and exchanges: found, made, asserted, deleted.
+
+    name            looked for as a queue and as an exchange, or as what node.type says; a queue comes first
+    not there       made if the create policy says so: a queue, unless node.type is topic; with its x-bindings
+    there           compared with the options if the assert policy says so
+
+A "#" in the name is replaced by something unique; such a node is made for whoever names it, and is exclusive and
+deletes itself unless x-declare says otherwise.
+
+A receiver at an exchange gets a queue of its own, exclusive and deleting itself, bound by the subject:
+
+    type        with subject                         without
+    topic       key: the subject, a pattern          key: #
+    headers     qpid.subject must be the subject     all messages
+    others      key: the subject                     key: "" (a fanout exchange looks at none)
+
+or by the link's x-bindings instead, if there are any.
+
+Source: AMQP 0-10, classes exchange and queue; the Qpid Messaging API's rules for addresses as its users know them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from broker.client.address import Address
+from broker.client.address_options import RECEIVER, SENDER, Binding, Declare, Target
+from broker.client.content import plain_python
+from broker.client.errors import AssertionFailed, NotFound
+from broker.client.message import SUBJECT
+from formats.amqp_0_10.maps import TypedMap
+
+Call: TypeAlias = tuple[str, Mapping[str, Any]]
+Invoke: TypeAlias = Callable[[Iterable[Call]], Awaitable[list[Mapping[str, Any]]]]
+
+QUEUE: Final = "queue"
+TOPIC: Final = "topic"
+_DEFAULT_EXCHANGE_TYPE: Final = "topic"
+
+
+class Node(NamedTuple):
+    """What an address names.
+
+    Attributes:
+        name: of the queue or exchange.
+        exchange_type: of an exchange; "" for a queue.
+    """
+
+    name: str
+    exchange_type: str = ""
+
+    @property
+    def is_queue(self) -> bool:
+        """A queue, else an exchange."""
+        return not self.exchange_type
+
+
+def make_unique(address: Address, target: Target) -> Target:
+    """The target with a "#" in its name replaced, made and deleted by whoever uses it."""
+    if "#" not in address.name:
+        return target
+    declare = target.node_declare
+    return target._replace(
+        name=target.name.replace("#", str(uuid.uuid4())),
+        create=frozenset([SENDER, RECEIVER]),
+        node_declare=declare._replace(
+            exclusive=declare.exclusive is not False, auto_delete=declare.auto_delete is not False
+        ),
+    )
+
+
+async def resolve(invoke: Invoke, target: Target, role: str) -> Node:
+    """Find what an address names, or make it.
+
+    Args:
+        invoke: has commands done by the broker.
+        target: the address.
+        role: SENDER or RECEIVER.
+
+    Raises:
+        NotFound: there is no such thing, and the address does not say to make it.
+        AssertionFailed: it is not as the address asserts.
+        SessionError: the broker refused; the session is over.
+    """
+    queue, exchange = await invoke([("queue.query", {"queue": target.name}), ("exchange.query", {"name": target.name})])
+    has_queue = queue.get("queue") is not None and target.node_type != TOPIC
+    has_exchange = not exchange.get("not_found") and target.node_type != QUEUE
+    if not has_queue and not has_exchange:
+        if role not in target.create:
+            what = {QUEUE: "queue", TOPIC: "exchange"}.get(target.node_type or "", "queue or exchange")
+            raise NotFound(f"there is no {what} {target.name!r}: make it, or let the address say create: always")
+        return await _create(invoke, target)
+    if has_queue:
+        if role in target.asserts:
+            await _assert_queue(invoke, target, queue)
+        return Node(target.name)
+    if role in target.asserts:
+        await _assert_exchange(invoke, target, exchange)
+    return Node(target.name, exchange.get("type") or "unknown")
+
+
+async def _create(invoke: Invoke, target: Target) -> Node:
+    declare = target.node_declare
+    durable = bool(declare.durable if target.node_durable is None else target.node_durable)
+    values = {
+        "alternate_exchange": declare.alternate_exchange,
+        "durable": durable,
+        "auto_delete": bool(declare.auto_delete),
+        "arguments": declare.arguments or None,
+    }
+    if target.node_type == TOPIC:
+        node = Node(target.name, declare.type or _DEFAULT_EXCHANGE_TYPE)
+        call = ("exchange.declare", {**values, "exchange": target.name, "type": node.exchange_type})
+    else:
+        node = Node(target.name)
+        call = ("queue.declare", {**values, "queue": target.name, "exclusive": bool(declare.exclusive)})
+    await invoke([call, *bind_calls(target.node_bindings, node, None, target.subject)])
+    return node
+
+
+# ------------------------------------------------------------------------------------------- asserting
+
+
+async def _assert_queue(invoke: Invoke, target: Target, found: Mapping[str, Any]) -> None:
+    declare = target.node_declare
+    if target.node_type == TOPIC:
+        raise AssertionFailed(f"{target.name!r} is a queue")
+    _compare(target, "durable", target.node_durable, found.get("durable"))
+    _compare(target, "durable", declare.durable, found.get("durable"))
+    _compare(target, "exclusive", declare.exclusive, found.get("exclusive"))
+    _compare(target, "auto-delete", declare.auto_delete, found.get("auto_delete"))
+    _compare(target, "alternate-exchange", declare.alternate_exchange, found.get("alternate_exchange") or "")
+    _compare_arguments(target, declare, found)
+    await _assert_bindings(invoke, target, Node(target.name))
+
+
+async def _assert_exchange(invoke: Invoke, target: Target, found: Mapping[str, Any]) -> None:
+    declare = target.node_declare
+    _compare(target, "durable", target.node_durable, found.get("durable"))
+    _compare(target, "durable", declare.durable, found.get("durable"))
+    _compare(target, "type", declare.type, found.get("type"))
+    _compare_arguments(target, declare, found)
+    await _assert_bindings(invoke, target, Node(target.name, found.get("type") or "unknown"))
+
+
+def _compare(target: Target, what: str, asserted: object, found: object) -> None:
+    if asserted is not None and asserted != found:
+        raise AssertionFailed(f"{target.name!r}: {what} is {found!r}, and the address asserts {asserted!r}")
+
+
+def _compare_arguments(target: Target, declare: Declare, found: Mapping[str, Any]) -> None:
+    table = found.get("arguments")
+    values = {name: plain_python(value) for name, value in table.entries} if isinstance(table, TypedMap) else {}
+    for name, value in (declare.arguments or {}).items():
+        _compare(target, f"argument {name}", value, values.get(name))
+
+
+async def _assert_bindings(invoke: Invoke, target: Target, node: Node) -> None:
+    calls = [("exchange.bound", values) for _, values in bind_calls(target.node_bindings, node, None, target.subject)]
+    for (_, values), found in zip(calls, await invoke(calls), strict=True):
+        if any(found.values()):
+            raise AssertionFailed(
+                f"{target.name!r}: {values['queue']!r} is not bound to {values['exchange']!r} by"
+                f" {values['binding_key']!r}, as the address asserts"
+            )
+
+
+# --------------------------------------------------------------------------------------------- binding
+
+
+def bind_calls(bindings: Iterable[Binding], node: Node, queue: str | None, subject: str | None) -> list[Call]:
+    """The commands that make x-bindings.
+
+    Args:
+        bindings: as the address has them.
+        node: stands in for the exchange or queue that a binding leaves out.
+        queue: the link's own queue, which comes before the node.
+        subject: stands in for the key that a binding leaves out.
+    """
+    calls: list[Call] = []
+    for binding in bindings:
+        own_queue = queue if queue is not None else node.name if node.is_queue else ""
+        values = {
+            "exchange": binding.exchange if binding.exchange is not None else "" if node.is_queue else node.name,
+            "queue": binding.queue if binding.queue is not None else own_queue,
+            "binding_key": binding.key if binding.key is not None else subject or "",
+            "arguments": binding.arguments or None,
+        }
+        calls.append(("exchange.bind", values))
+    return calls
+
+
+def unbind_calls(bindings: list[Call]) -> list[Call]:
+    """The commands that take back what `bind_calls` made."""
+    return [
+        ("exchange.unbind", {name: value for name, value in values.items() if name != "arguments"})
+        for _, values in bindings
+    ]
+
+
+def subscription_queue(target: Target, node: Node, name: str) -> list[Call]:
+    """The commands that make a receiver's own queue at an exchange."""
+    declare = target.link_declare
+    is_kept = target.link_durable
+    values = {
+        "queue": name,
+        "alternate_exchange": declare.alternate_exchange,
+        "durable": is_kept if declare.durable is None else declare.durable,
+        "exclusive": True if declare.exclusive is None else declare.exclusive,
+        "auto_delete": not is_kept if declare.auto_delete is None else declare.auto_delete,
+        "arguments": declare.arguments or None,
+    }
+    bindings = target.link_bindings or (_subscription_binding(node, target.subject),)
+    return [("queue.declare", values), *bind_calls(bindings, node, name, target.subject)]
+
+
+def _subscription_binding(node: Node, subject: str | None) -> Binding:
+    if node.exchange_type == "headers":
+        match = {"x-match": "all"} | ({} if subject is None else {SUBJECT: subject})
+        return Binding(key=subject or "all", arguments=match)
+    if node.exchange_type == "topic":
+        return Binding(key="#" if subject is None else subject)
+    return Binding(key=subject or "")
+
+
+# -------------------------------------------------------------------------------------------- deleting
+
+
+async def delete_queue(invoke: Invoke, name: str, *, if_unused: bool) -> None:
+    """Delete a queue, if it is still there, and nobody else subscribes to it or that does not matter."""
+    (found,) = await invoke([("queue.query", {"queue": name})])
+    if found.get("queue") is not None and not (if_unused and found.get("subscriber_count")):
+        await invoke([("queue.delete", {"queue": name})])
+
+
+async def delete_node(invoke: Invoke, node: Node) -> None:
+    """Delete what an address named, if it is still there."""
+    if node.is_queue:
+        await delete_queue(invoke, node.name, if_unused=False)
+        return
+    (found,) = await invoke([("exchange.query", {"name": node.name})])
+    if not found.get("not_found"):
+        await invoke([("exchange.delete", {"exchange": node.name})])

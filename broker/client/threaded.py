@@ -1,0 +1,265 @@
+"""The driver with a thread: a socket that is read and written beside the application's threads.
+
+One lock guards a connection and all that belongs to it: an application's thread holds it within a call, the socket's
+thread while it takes what has come. Who waits lets go of it, and is woken when something changed. So coroutines of the
+core never suspend here: `run` drives each to its end in one step.
+
+A caller writes to the socket itself when much is to be sent, and before it waits; what is left after a call is sent by
+the thread. The thread makes a lost connection again, too: while it does, `wait` works the socket itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from broker.client.driver import Events
+from broker.client.errors import ConnectError
+from broker.client.url import Place
+
+_T = TypeVar("_T")
+
+_READ_BYTES: Final = 256 * 1024
+_FULL_BYTES: Final = 4 * 1024 * 1024  # not sent, and no more should come
+_FLUSH_WRITES: Final = 96  # calls of `write_soon` after which a caller writes to the socket itself
+_FOREVER: Final = 3600.0  # seconds: threads look around now and then
+
+
+class ThreadedDriver:
+    """See `driver.Driver`.
+
+    Args:
+        events: the core.
+
+    Attributes:
+        is_full: see `Driver`.
+        lock: guards the core.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self.lock = threading.RLock()
+        self.is_full = False
+        self._change = threading.Condition(self.lock)
+        self._socket: socket.socket | None = None
+        self._unsent = memoryview(b"")
+        self._writes = 0
+        self._work: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+        self._beat_seconds = 0.0
+        self._next_beat = 0.0
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+        self._wake_in: socket.socket | None = None
+        self._wake_out: socket.socket | None = None
+
+    # ---- running coroutines ----
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine of the core."""
+        with self.lock:
+            return _drive(work)
+
+    def start(self) -> None:
+        """Begin the thread, unless it runs."""
+        with self.lock:
+            if self._thread is None:
+                self._is_stopping = False
+                self._wake_in, self._wake_out = socket.socketpair()
+                self._wake_in.setblocking(False)
+                self._wake_out.setblocking(False)
+                self._thread = threading.Thread(target=self._serve, name="amqp client", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. To be called without the lock."""
+        with self.lock:
+            self._is_stopping = True
+            thread, self._thread = self._thread, None
+            self._work.clear()
+        if thread is None or self._wake_in is None or self._wake_out is None:
+            return
+        self._wake()
+        thread.join()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def now(self) -> float:
+        """See `Driver`."""
+        return time.monotonic()
+
+    async def wait(self, is_ready: Callable[[], bool], deadline: float | None = None) -> bool:
+        """See `Driver`."""
+        self._write()
+        is_worker = threading.current_thread() is self._thread
+        while not is_ready():
+            left = _FOREVER if deadline is None else deadline - time.monotonic()
+            if left <= 0 or (is_worker and self._is_stopping):
+                return False
+            if is_worker:
+                self._turn(left)
+            else:
+                self._change.wait(left)
+                self._write()
+        return True
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Driver`."""
+        await self.wait(lambda: self._is_stopping, time.monotonic() + seconds)
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """See `Driver`."""
+        self._work.append(work)
+        self._wake()
+
+    def changed(self) -> None:
+        """See `Driver`."""
+        self._change.notify_all()
+
+    def beat_every(self, seconds: float) -> None:
+        """See `Driver`."""
+        self._beat_seconds = seconds
+        self._next_beat = time.monotonic() + seconds
+        self._wake()
+
+    # ---- the socket ----
+
+    async def connect(self, place: Place, deadline: float, *, nodelay: bool) -> None:
+        """See `Driver`. The lock is not held while it takes."""
+        # An RLock is let go of as often as it was taken, which is once: by `run`, or by the thread.
+        self.lock.release()
+        try:
+            left = max(0.001, deadline - time.monotonic())
+            found = socket.create_connection((place.host, place.port), timeout=left)
+        except OSError as error:
+            raise ConnectError(f"{place}: {describe_failure(error)}") from None
+        finally:
+            self.lock.acquire()
+        found.setblocking(False)
+        with contextlib.suppress(OSError):
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(nodelay))
+        self._socket = found
+        self._wake()
+
+    def disconnect(self) -> None:
+        """See `Driver`."""
+        self._write()
+        found, self._socket = self._socket, None
+        self._unsent = memoryview(b"")
+        self._beat_seconds = 0.0
+        self.is_full = False
+        if found is not None:
+            found.close()
+            self._wake()
+
+    def write_soon(self) -> None:
+        """See `Driver`."""
+        self._writes += 1
+        if self._writes == 1:
+            self._wake()
+        elif self._writes % _FLUSH_WRITES == 0:
+            self._write()
+
+    def _write(self) -> None:
+        """Send as much as the socket takes."""
+        self._writes = 0
+        unsent = self._unsent
+        while self._socket is not None:
+            if not unsent:
+                unsent = memoryview(self._events.take_output())
+                if not unsent:
+                    break
+            try:
+                sent = self._socket.send(unsent)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                unsent = memoryview(b"")  # the thread finds out as it reads
+                break
+            unsent = unsent[sent:]
+        self._unsent = unsent
+        self.is_full = len(unsent) >= _FULL_BYTES
+
+    # ---- the thread ----
+
+    def _wake(self) -> None:
+        if self._wake_in is not None:
+            with contextlib.suppress(OSError):  # full of wishes to be woken, or closed
+                self._wake_in.send(b"\0")
+
+    def _serve(self) -> None:
+        """What the thread does."""
+        with self.lock:
+            while not self._is_stopping:
+                if self._work:
+                    _drive(self._work.popleft()())
+                else:
+                    self._turn(_FOREVER)
+
+    def _turn(self, seconds: float) -> None:
+        """Wait for the socket, without the lock; take what it brings, send what there is to be sent."""
+        found, woken = self._socket, self._wake_out
+        assert woken is not None
+        if self._beat_seconds:
+            seconds = min(seconds, max(0.0, self._next_beat - time.monotonic()))
+        readers: list[socket.socket] = [woken] if found is None else [woken, found]
+        writers = [found] if found is not None and self._unsent else []
+        self.lock.release()
+        try:
+            ready, _, _ = select.select(readers, writers, [], seconds)
+        except (OSError, ValueError):  # closed meanwhile
+            ready = [woken]
+        finally:
+            self.lock.acquire()
+        if woken in ready:
+            with contextlib.suppress(OSError):
+                woken.recv(4096)
+        if found is not None and found is self._socket:
+            if found in ready:
+                self._read(found)
+            self._write()
+            if self._beat_seconds and time.monotonic() >= self._next_beat:
+                self._next_beat = time.monotonic() + self._beat_seconds
+                self._events.on_beat()
+        self.changed()
+
+    def _read(self, found: socket.socket) -> None:
+        try:
+            data = found.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            data, reason = b"", describe_failure(error)
+        else:
+            reason = "the broker has closed it"
+        if data:
+            self._events.on_data(data)
+        else:
+            self.disconnect()
+            self._events.on_lost(reason)
+
+
+def _drive(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result
+    work.close()
+    raise AssertionError("a coroutine of the core waits for something other than its driver")
+
+
+def describe_failure(error: OSError) -> str:
+    """Why a socket cannot be used, for people."""
+    if isinstance(error, TimeoutError):
+        return "nobody answers"
+    if error.errno == errno.ECONNREFUSED:
+        return "connection refused: is a broker running there?"
+    return error.strerror or str(error)

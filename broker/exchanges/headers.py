@@ -1,0 +1,93 @@
+"""The headers exchange: to the queues whose bindings ask for the headers that a message has.
+
+What they ask is in the bindings' arguments, and `criteria` says how it is matched. The binding key matches nothing; it
+only tells the bindings of one queue from each other, so the same key with other arguments is refused, not ignored.
+Every message is held against every binding. Source: AMQP 0-10, class exchange, type headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from broker.errors import InvalidArgumentError, NotAllowedError
+from broker.exchanges.criteria import Criteria, comparable, parse_criteria
+from broker.exchanges.exchange import Binding, Exchange
+from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from broker.message import Message
+    from broker.queues.queue import Queue
+
+
+class HeadersExchange(Exchange):
+    """An exchange of type headers."""
+
+    type_name: ClassVar[str] = "headers"
+    routes_by_key: ClassVar[bool] = False
+
+    __slots__ = ("_criteria",)
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        alternate: Exchange | None = None,
+        arguments: TypedMap = EMPTY_MAP,
+    ) -> None:
+        super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
+        self._criteria: dict[Binding, Criteria] = {}
+
+    # ---- routing ----
+
+    def route(self, message: Message) -> Sequence[Queue]:
+        """The queues with a binding that asks for the headers of this message."""
+        if not self._criteria:
+            return ()
+        headers = {name: comparable(value) for name, value in message.application_headers().items()}
+        queues: dict[Queue, None] = {}
+        for binding, criteria in self._criteria.items():
+            if binding.queue not in queues and criteria.match(headers):
+                queues[binding.queue] = None
+        return tuple(queues)
+
+    def match(self, key: str) -> tuple[Queue, ...]:
+        """Not to be asked: a key says nothing here (`routes_by_key`)."""
+        raise AssertionError(f"the headers exchange {self.name!r} does not route by key ({key!r})")
+
+    # ---- bindings ----
+
+    def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
+        """A binding for `add`; None if it is there already.
+
+        Raises:
+            InvalidArgumentError: the arguments ask for nothing.
+            NotAllowedError: the queue is bound under this key, with other arguments.
+        """
+        criteria = parse_criteria(arguments)
+        binding = self.find_binding(queue, key)
+        if binding is not None and self._criteria[binding] != criteria:
+            raise NotAllowedError(
+                f'queue "{queue.name}" is bound to exchange "{self.name}" under the key "{key}" with other arguments: '
+                "unbind it first, or use another key"
+            )
+        return super().prepare(queue, key, arguments)
+
+    def add(self, binding: Binding) -> None:
+        """Have a binding that `prepare` made, or that `remove` removed."""
+        super().add(binding)
+        self._criteria[binding] = parse_criteria(binding.arguments)
+
+    def remove(self, binding: Binding) -> None:
+        """Do without a binding that is there."""
+        super().remove(binding)
+        del self._criteria[binding]
+
+    def is_alike(self, binding: Binding, arguments: TypedMap) -> bool:
+        """Whether a binding asks for what these arguments do."""
+        try:
+            return self._criteria[binding] == parse_criteria(arguments)
+        except InvalidArgumentError:
+            return False

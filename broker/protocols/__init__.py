@@ -1,0 +1,1 @@
+"""The protocols that the broker speaks: each a sans-I/O machine, over one model."""

@@ -1,0 +1,244 @@
+"""From bytes to commands: frames are cut out of what a socket brought, and put together to controls and commands.
+
+A command has up to three segments (command, header, body), each of one frame or of several. Nearly every command that
+comes often is either one frame, or a transfer of exactly three; those are taken from the read buffer as they lie there.
+All others go through `_Partial`, one for each channel, which keeps what has come so far.
+
+    frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
+
+Limits: a frame is as large as was agreed at most; command and header segments hold 65,523 bytes, since that is what
+one frame of a stored message holds; all bodies that a connection has begun, together, hold what its limit says.
+
+Source: AMQP 0-10, transport (frames, segments, tracks).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from formats.amqp_0_10.frames import (
+    BODY,
+    COMMAND,
+    CONTROL,
+    FIRST_FRAME,
+    FIRST_SEGMENT,
+    FRAME,
+    HEADER,
+    LAST_FRAME,
+    LAST_SEGMENT,
+    TRACK_COMMAND,
+    TRACK_CONTROL,
+)
+
+MOST_SEGMENT_BYTES: Final = 0xFFFF - FRAME.size
+
+_HEAD: Final = FRAME.size
+_TRANSFER: Final = b"\x04\x01"
+_WHOLE_SEGMENT: Final = FIRST_FRAME | LAST_FRAME
+_POSITION: Final = FIRST_SEGMENT | LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
+_COMMAND_OF_CONTENT: Final = FIRST_SEGMENT | _WHOLE_SEGMENT
+_WHOLE_COMMAND: Final = _COMMAND_OF_CONTENT | LAST_SEGMENT
+_LAST_WHOLE: Final = LAST_SEGMENT | _WHOLE_SEGMENT
+_unpack: Final = FRAME.unpack_from
+
+
+class FramingError(Exception):
+    """What came is no AMQP 0-10 frame, or not one that may come here. The connection cannot go on."""
+
+
+class Receiver(Protocol):
+    """Takes what an `Assembler` has put together."""
+
+    def control(self, channel: int, payload: bytes) -> None:
+        """A control has come: class, code and fields."""
+
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+        """A command has come, with its header segment (None if it has none) and its body."""
+
+    def too_large(self, channel: int) -> None:
+        """The bodies that have been begun hold more than they may, with the one of `channel`, which is dropped."""
+
+
+class _Partial:
+    """A command of which not all has come."""
+
+    __slots__ = ("body", "body_bytes", "header", "is_dropped", "payload", "segment", "segment_is_open", "small_bytes")
+
+    def __init__(self) -> None:
+        self.payload: list[bytes] = []
+        self.header: list[bytes] | None = None
+        self.body: list[bytes] = []
+        self.segment = COMMAND
+        self.segment_is_open = True
+        self.small_bytes = self.body_bytes = 0
+        self.is_dropped = False
+
+
+class Assembler:
+    """Puts together what comes over one connection.
+
+    Args:
+        receiver: takes it.
+        max_frame: bytes of a frame at most; `Connection` sets it when it is agreed.
+        max_body: bytes that all bodies in the making have at most.
+
+    Attributes:
+        is_paused: nothing is put together until `resume`; set by whoever cannot go on.
+    """
+
+    __slots__ = ("_partial", "_receiver", "_rest", "is_paused", "max_body", "max_frame", "pending_bytes")
+
+    def __init__(self, receiver: Receiver, max_frame: int, max_body: int) -> None:
+        self._receiver = receiver
+        self.max_frame, self.max_body = max_frame, max_body
+        self.is_paused = False
+        self.pending_bytes = 0
+        self._rest = b""
+        self._partial: dict[int, _Partial] = {}
+
+    def receive(self, data: bytes) -> None:
+        """Take what a socket has brought.
+
+        Raises:
+            FramingError: it cannot be read; nothing after it can.
+        """
+        if self._rest:
+            data = self._rest + data
+        end = len(data)
+        at = 0
+        receiver = self._receiver
+        while end - at >= _HEAD and not self.is_paused:
+            flags, segment, size, _, track, channel, _ = _unpack(data, at)
+            if size < _HEAD or size > self.max_frame:
+                raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} may come")
+            following = at + size
+            if following > end:
+                break
+            position = flags & _POSITION
+            if segment == COMMAND and track == TRACK_COMMAND and channel not in self._partial:
+                if position == _WHOLE_COMMAND:
+                    receiver.command(channel, data[at + _HEAD : following], None, b"")
+                    at = following
+                    continue
+                if position == _COMMAND_OF_CONTENT and data[at + _HEAD : at + _HEAD + 2] == _TRANSFER:
+                    after = self._take_transfer(data, at, following, end, channel)
+                    if after:
+                        at = after
+                        continue
+            self._take_frame(position, segment, track, channel, data[at + _HEAD : following])
+            at = following
+        self._rest = data[at:] if at < end else b""
+
+    def resume(self) -> None:
+        """Go on after a pause. Raises as `receive` does."""
+        self.is_paused = False
+        self.receive(b"")
+
+    def _take_transfer(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
+        """A transfer whose three frames are all here. Returns where it ends; 0 if it is not of that kind."""
+        if header_at + _HEAD > end:
+            return 0
+        flags, segment, size, _, track, header_channel, _ = _unpack(data, header_at)
+        body_at = header_at + size
+        if (
+            segment != HEADER
+            or header_channel != channel
+            or track != TRACK_COMMAND
+            or size < _HEAD
+            or size > self.max_frame
+            or body_at > end
+        ):
+            return 0
+        position = flags & _POSITION
+        if position == _LAST_WHOLE:
+            self._receiver.command(channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], b"")
+            return int(body_at)
+        if position != _WHOLE_SEGMENT or body_at + _HEAD > end:
+            return 0
+        flags, segment, size, _, track, body_channel, _ = _unpack(data, body_at)
+        after = body_at + size
+        if (
+            segment != BODY
+            or flags & _POSITION != _LAST_WHOLE
+            or body_channel != channel
+            or track != TRACK_COMMAND
+            or size < _HEAD
+            or size > self.max_frame
+            or after > end
+        ):
+            return 0
+        self._receiver.command(
+            channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], data[body_at + _HEAD : after]
+        )
+        return int(after)
+
+    def drop(self, channel: int) -> None:
+        """Forget the command that has been begun on `channel`, and what is still to come of it."""
+        partial = self._partial.get(channel)
+        if partial is not None:
+            partial.is_dropped = True
+            self.pending_bytes -= partial.body_bytes
+            partial.body_bytes = 0
+            partial.body.clear()
+
+    # ---- frames one by one ----
+
+    def _take_frame(self, position: int, segment: int, track: int, channel: int, payload: bytes) -> None:
+        if segment == CONTROL:
+            if track != TRACK_CONTROL or position != _WHOLE_COMMAND:
+                raise FramingError("a control that is not one frame on the control track")
+            self._receiver.control(channel, payload)
+            return
+        if segment > BODY or track != TRACK_COMMAND:
+            raise FramingError(f"a frame of segment type {segment} on track {track}")
+        partial = self._partial.get(channel)
+        if partial is None:
+            if segment != COMMAND or not position & FIRST_SEGMENT or not position & FIRST_FRAME:
+                raise FramingError(f"a frame of segment type {segment} where a command should begin")
+            partial = self._partial[channel] = _Partial()
+        else:
+            self._check_next(partial, position, segment)
+        self._keep(partial, channel, segment, payload)
+        partial.segment_is_open = not position & LAST_FRAME
+        if position & LAST_FRAME and position & LAST_SEGMENT:
+            self._finish(channel, partial)
+
+    def _check_next(self, partial: _Partial, position: int, segment: int) -> None:
+        """A frame has to go on with the segment that is open, or begin the next."""
+        if position & FIRST_SEGMENT and segment != COMMAND:
+            raise FramingError("a first segment that is not the command")
+        if partial.segment_is_open:
+            if segment != partial.segment or position & FIRST_FRAME:
+                raise FramingError("a segment begins within another")
+        else:
+            if segment <= partial.segment or not position & FIRST_FRAME:
+                raise FramingError("a segment goes on after its last frame")
+            partial.segment = segment
+
+    def _keep(self, partial: _Partial, channel: int, segment: int, payload: bytes) -> None:
+        if segment == BODY:
+            if partial.is_dropped:
+                return
+            self.pending_bytes += len(payload)
+            partial.body_bytes += len(payload)
+            partial.body.append(payload)
+            if self.pending_bytes > self.max_body:
+                self.drop(channel)
+                self._receiver.too_large(channel)
+            return
+        partial.small_bytes += len(payload)
+        if partial.small_bytes > MOST_SEGMENT_BYTES:
+            raise FramingError(f"a command with more than {MOST_SEGMENT_BYTES} bytes before its body")
+        if segment == HEADER:
+            if partial.header is None:
+                partial.header = []
+            partial.header.append(payload)
+        else:
+            partial.payload.append(payload)
+
+    def _finish(self, channel: int, partial: _Partial) -> None:
+        del self._partial[channel]
+        self.pending_bytes -= partial.body_bytes
+        if not partial.is_dropped:
+            header = None if partial.header is None else b"".join(partial.header)
+            self._receiver.command(channel, b"".join(partial.payload), header, b"".join(partial.body))

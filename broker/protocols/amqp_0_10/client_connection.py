@@ -1,0 +1,179 @@
+"""The client's end of a connection: it answers what the broker asks, until it is open; then sessions are attached.
+
+Sessions are made by whoever uses the connection: `attach` gets one that is to be attached, of a subclass of `Session`
+that does something with the commands that come.
+
+Source: AMQP 0-10, connection and session.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.protocols.amqp_0_10.assembly import FramingError
+from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
+from broker.protocols.amqp_0_10.session import Session, State
+from broker.security.mechanisms import ClientMechanism
+from formats.amqp_0_10.codes import CloseCode, DetachCode
+from formats.amqp_0_10.frames import PROTOCOL_HEADER
+
+_LOCALE: Final = "en_US"
+
+
+class ClientSession(Session):
+    """A session of a client: what comes on it."""
+
+    def on_attached(self) -> None:
+        """It is attached, and commands can be sent."""
+
+    def on_detached(self, code: int) -> None:
+        """It is detached."""
+
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+        """A command has come."""
+
+
+class ClientConnection(Connection[ClientSession]):
+    """The client's end.
+
+    Args:
+        choose_mechanism: given the mechanisms that the broker offers, the one to use. Raises ValueError if none can be.
+        client_properties: what the client says about itself.
+        virtual_host: what to open.
+        heartbeat: seconds between heartbeats; 0 for none.
+        max_message_bytes: as in `Connection`.
+
+    Attributes:
+        server_properties: what the broker says about itself.
+    """
+
+    def __init__(
+        self,
+        choose_mechanism: Callable[[tuple[str, ...]], ClientMechanism],
+        *,
+        client_properties: Mapping[str, Any] | None = None,
+        virtual_host: str = "",
+        heartbeat: int = 0,
+        max_message_bytes: int,
+    ) -> None:
+        super().__init__(max_message_bytes)
+        self._choose_mechanism, self._virtual_host = choose_mechanism, virtual_host
+        self._client_properties = {"product": "qstore", "platform": "Python", "host": socket.gethostname()}
+        self._client_properties.update(client_properties or {})
+        self._wanted_heartbeat = heartbeat
+        self._mechanism: ClientMechanism | None = None
+        self._channels = 1
+        self.server_properties: Any = None
+        self.output.append(PROTOCOL_HEADER)
+
+    # ---- for those who use it ----
+
+    def on_open(self) -> None:
+        """It is open: sessions can be attached."""
+
+    # ---- negotiation ----
+
+    def on_header(self, header: bytes) -> None:
+        """The broker's header: it has to be the one that was sent."""
+        if header != PROTOCOL_HEADER:
+            self.close_code = CloseCode.FRAMING_ERROR
+            self.close_text = f"the peer does not speak AMQP 0-10: it answers {header!r}"
+            self.closed()
+
+    def on_control(self, name: str, values: dict[str, Any]) -> None:
+        """The broker asks for something."""
+        if name == "connection.start":
+            self._start(values)
+        elif name == "connection.secure" and self._mechanism is not None:
+            self.send_control("connection.secure-ok", response=self._mechanism.step(values["challenge"] or b""))
+        elif name == "connection.tune":
+            self._tune(values)
+        elif name == "connection.open-ok":
+            self.phase = Phase.OPEN
+            self.on_open()
+        else:
+            raise FramingError(f"{name} is not for a client")
+
+    def _start(self, values: dict[str, Any]) -> None:
+        self.server_properties = values["server_properties"]
+        try:
+            mechanism = self._choose_mechanism(tuple(values["mechanisms"] or ()))
+        except ValueError as error:
+            self.fail(CloseCode.CONNECTION_FORCED, str(error))
+            return
+        self._mechanism = mechanism
+        self.send_control(
+            "connection.start-ok",
+            client_properties=self._client_properties,
+            mechanism=mechanism.name,
+            response=mechanism.start(),
+            locale=_LOCALE,
+        )
+
+    def _tune(self, values: dict[str, Any]) -> None:
+        offered = values["max_frame_size"] or MOST_FRAME
+        self.max_frame = max(MIN_MAX_FRAME, min(offered, MOST_FRAME))
+        self._channels = (values["channel_max"] or 0) + 1
+        most = values["heartbeat_max"]
+        least = values["heartbeat_min"] or 0
+        heartbeat = max(self._wanted_heartbeat, least) if self._wanted_heartbeat else 0
+        self.heartbeat = heartbeat if most is None else min(heartbeat, most)
+        self.send_control(
+            "connection.tune-ok",
+            channel_max=values["channel_max"] or 0,
+            max_frame_size=self.max_frame,
+            heartbeat=self.heartbeat,
+        )
+        self.send_control("connection.open", virtual_host=self._virtual_host, insist=True)
+
+    # ---- sessions ----
+
+    def free_channel(self) -> int:
+        """A channel that no session is attached by.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for channel in range(self._channels):
+            if channel not in self.sessions:
+                return channel
+        raise ValueError(f"all {self._channels} channels of the connection are in use")
+
+    def attach(self, session: ClientSession) -> None:
+        """Attach a session whose channel is free."""
+        self.sessions[session.channel] = session
+        session.send_control("session.attach", name=session.name)
+
+    def on_session_control(self, name: str, channel: int, values: dict[str, Any]) -> None:
+        """A session is attached, or detached."""
+        session = self.sessions.get(channel)
+        if session is None:
+            return
+        if name == "session.attached":
+            session.attached()
+            session.on_attached()
+        elif name == "session.detach":
+            session.send_control("session.detached", name=session.name, code=DetachCode.NORMAL)
+            self._detached(session, DetachCode.NORMAL)
+        elif name == "session.detached":
+            self._detached(session, values["code"] or 0)
+        else:
+            raise FramingError(f"{name} is not for a client")
+
+    def _detached(self, session: ClientSession, code: int) -> None:
+        del self.sessions[session.channel]
+        self.drop_partial(session.channel)
+        session.detached()
+        session.on_detached(code)
+
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+        """A command has come."""
+        session = self.sessions.get(channel)
+        if session is not None and session.state is not State.ATTACHING:
+            session.on_command(payload, header, body)
+
+    def too_large(self, channel: int) -> None:
+        """A message is larger than this client takes."""
+        self.fail(CloseCode.FRAMING_ERROR, f"a message on channel {channel} is larger than this client takes")

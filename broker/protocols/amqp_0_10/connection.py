@@ -1,0 +1,251 @@
+"""A connection: what broker and client have in common.
+
+    client                              broker
+    AMQP 1 1 0 10                 ->
+                                  <-    AMQP 1 1 0 10, or another header and the end
+                                  <-    connection.start       mechanisms
+    connection.start-ok           ->
+                (secure, secure-ok as often as the mechanism likes)
+                                  <-    connection.tune        limits
+    connection.tune-ok, open      ->
+                                  <-    connection.open-ok
+    controls and commands of sessions, on channels; heartbeats while nothing else is sent
+    connection.close              <->   connection.close-ok
+
+A connection takes bytes (`receive`) and calls its own methods for what they mean; what is to be sent gathers in
+`output`. Time comes in by `tick`. Whatever the peer does wrong ends in `fail`, which says why in connection.close.
+
+Source: AMQP 0-10, connection and session (attach to detached).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum, auto
+from typing import Any, Final, Generic, TypeVar
+
+from broker.protocols.amqp_0_10.assembly import Assembler, FramingError
+from broker.protocols.amqp_0_10.session import Session
+from formats.amqp_0_10.codes import CloseCode
+from formats.amqp_0_10.commands import decode_control, encode_control
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
+
+MIN_MAX_FRAME: Final = 4096  # constant MIN-MAX-FRAME-SIZE
+MOST_FRAME: Final = 65535
+_MISSED_HEARTBEATS: Final = 2  # so many intervals without a byte, and the peer is taken for dead
+_MOST_REPLY_TEXT: Final = 255
+
+_ATTACHING: Final = frozenset({"session.attach", "session.attached", "session.detach", "session.detached"})
+
+
+SessionT = TypeVar("SessionT", bound=Session)
+
+
+class Phase(Enum):
+    """How far a connection has come."""
+
+    HEADER = auto()  # waits for the peer's protocol header
+    NEGOTIATING = auto()
+    OPEN = auto()
+    CLOSING = auto()  # connection.close was sent
+    CLOSED = auto()
+
+
+class Connection(ABC, Generic[SessionT]):
+    """One end of a connection.
+
+    Args:
+        max_message_bytes: that all messages of which a part has come have together at most.
+
+    Attributes:
+        phase: how far it has come.
+        output: what is to be sent.
+        max_frame: bytes of a frame that is sent, at most.
+        sessions: channel -> session that is attached.
+        close_code, close_text: why it was closed, by whichever end.
+        heartbeat: seconds between heartbeats; 0 for none.
+    """
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self.phase = Phase.HEADER
+        self.output: list[bytes] = []
+        self.max_frame = MIN_MAX_FRAME
+        self.sessions: dict[int, SessionT] = {}
+        self.close_code = 0
+        self.close_text = ""
+        self.heartbeat = 0
+        self._assembler = Assembler(self, MOST_FRAME, max_message_bytes)
+        self._header = b""
+        self._last_received = self._last_sent = 0.0
+        self._has_received = self._has_sent = False
+
+    # ---- for those who make it what it is ----
+
+    @abstractmethod
+    def on_header(self, header: bytes) -> None:
+        """The peer's protocol header has come: eight bytes."""
+
+    @abstractmethod
+    def on_control(self, name: str, values: dict[str, Any]) -> None:
+        """A control of class connection has come, but for close, close-ok and heartbeat."""
+
+    @abstractmethod
+    def on_session_control(self, name: str, channel: int, values: dict[str, Any]) -> None:
+        """session.attach, attached, detach or detached has come."""
+
+    @abstractmethod
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+        """A command has come."""
+
+    @abstractmethod
+    def too_large(self, channel: int) -> None:
+        """A message on `channel` is larger than may be, and was dropped."""
+
+    def on_closed(self) -> None:
+        """The connection is closed, or lost: nothing more will come or go."""
+
+    def has_output(self) -> None:
+        """Something was put into `output`."""
+
+    # ---- receiving ----
+
+    def receive(self, data: bytes) -> None:
+        """Take what the socket has brought."""
+        self._has_received = True
+        if self.phase is Phase.CLOSED:
+            return
+        try:
+            if self.phase is Phase.HEADER:
+                data = self._receive_header(data)
+                if self.phase is Phase.HEADER:
+                    return
+            self._assembler.receive(data)
+        except (FramingError, Amqp010Error) as error:
+            self.fail(CloseCode.FRAMING_ERROR, str(error))
+
+    def _receive_header(self, data: bytes) -> bytes:
+        data = self._header + data
+        self._header = data[:8]
+        if len(data) >= 8 or not PROTOCOL_HEADER.startswith(data[:4]):
+            self.phase = Phase.NEGOTIATING
+            self.on_header(self._header)
+        return data[8:]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether what comes is kept until `resume`."""
+        return self._assembler.is_paused
+
+    def pause(self) -> None:
+        """Keep what comes from now on."""
+        self._assembler.is_paused = True
+
+    def resume(self) -> None:
+        """Go on with what was kept."""
+        if self.phase is Phase.CLOSED:
+            return
+        try:
+            self._assembler.resume()
+        except (FramingError, Amqp010Error) as error:
+            self.fail(CloseCode.FRAMING_ERROR, str(error))
+
+    def control(self, channel: int, payload: bytes) -> None:
+        """A control has come."""
+        control, values = decode_control(payload)
+        name = control.name
+        if name == "connection.heartbeat":
+            return
+        if name == "connection.close":
+            self._close_was_asked(values)
+        elif name == "connection.close-ok":
+            self.closed()
+        elif self.phase is Phase.CLOSING:
+            return
+        elif name.startswith("connection."):
+            self.on_control(name, values)
+        elif self.phase is not Phase.OPEN:
+            raise FramingError(f"{name} before the connection is open")
+        elif name in _ATTACHING:
+            self.on_session_control(name, channel, values)
+        else:
+            session = self.sessions.get(channel)
+            if session is not None:  # or it was detached from this end, and the peer does not know yet
+                session.on_control(name, values)
+
+    def drop_partial(self, channel: int) -> None:
+        """A session is gone: so is what has come of its next command."""
+        self._assembler.drop(channel)
+
+    # ---- sending ----
+
+    def send_control(self, name: str, /, **values: Any) -> None:
+        """Send a control of the connection."""
+        self.output.append(encode_control_frame(0, encode_control(name, **values)))
+        self.has_output()
+
+    def send_session_control(self, channel: int, control: str, /, **values: Any) -> None:
+        """Send a control of a session, which need not be attached."""
+        self.output.append(encode_control_frame(channel, encode_control(control, **values)))
+        self.has_output()
+
+    def take_output(self) -> bytes:
+        """What is to be sent now."""
+        output = self.output
+        if not output:
+            return b""
+        self._has_sent = True
+        data = b"".join(output) if len(output) > 1 else output[0]
+        output.clear()
+        return data
+
+    # ---- closing ----
+
+    def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
+        """Ask the peer to close the connection, in which nothing else is sent from now on."""
+        if self.phase in (Phase.CLOSING, Phase.CLOSED):
+            return
+        self.close_code, self.close_text = code, text
+        self.phase = Phase.CLOSING
+        self.send_control("connection.close", reply_code=code, reply_text=_short(text))
+
+    def fail(self, code: int, text: str) -> None:
+        """The peer has done what cannot be borne: say so, and have done with it."""
+        self.close(code, text)
+        self.closed()
+
+    def _close_was_asked(self, values: dict[str, Any]) -> None:
+        if self.phase is not Phase.CLOSING:
+            self.close_code, self.close_text = values["reply_code"] or 0, values["reply_text"] or ""
+        self.send_control("connection.close-ok")
+        self.closed()
+
+    def closed(self) -> None:
+        """It is closed, or lost."""
+        if self.phase is not Phase.CLOSED:
+            self.phase = Phase.CLOSED
+            self.on_closed()
+
+    # ---- time ----
+
+    def tick(self, now: float) -> None:
+        """Some time has gone by; to be called at least twice in each heartbeat interval.
+
+        Args:
+            now: seconds of a clock that does not go back.
+        """
+        if self._has_received or not self._last_received:
+            self._last_received, self._has_received = now, False
+        if self._has_sent or not self._last_sent:
+            self._last_sent, self._has_sent = now, False
+        if not self.heartbeat or self.phase is not Phase.OPEN:
+            return
+        if now - self._last_received > _MISSED_HEARTBEATS * self.heartbeat and not self.is_paused:
+            self.fail(CloseCode.CONNECTION_FORCED, f"nothing was heard for {now - self._last_received:.0f} seconds")
+        elif now - self._last_sent >= self.heartbeat / 2:
+            self.send_control("connection.heartbeat")
+
+
+def _short(text: str) -> str:
+    """As much of a text as a str8 holds."""
+    return text.encode("utf-8", "replace")[:_MOST_REPLY_TEXT].decode("utf-8", "ignore")

@@ -1,0 +1,124 @@
+"""The commands of classes exchange and queue: what they say, handed to the model.
+
+Declarations change the wiring, which may take a while: each is a coroutine, and has no result. Queries are answered at
+once with a struct.
+
+Source: AMQP 0-10, classes exchange and queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from formats.amqp_0_10.commands import encode_result
+from formats.amqp_0_10.maps import EMPTY_MAP
+
+if TYPE_CHECKING:
+    from broker.protocols.amqp_0_10.server_session import ServerSession
+
+_Values = dict[str, Any]
+
+
+async def _declare_exchange(session: ServerSession, values: _Values) -> None:
+    await session.broker.wiring.declare_exchange(
+        values["exchange"] or "",
+        values["type"] or "",
+        passive=values["passive"],
+        durable=values["durable"],
+        auto_delete=values["auto_delete"],
+        alternate=values["alternate_exchange"] or "",
+        arguments=values["arguments"] or EMPTY_MAP,
+    )
+
+
+async def _delete_exchange(session: ServerSession, values: _Values) -> None:
+    await session.broker.wiring.delete_exchange(values["exchange"] or "", if_unused=values["if_unused"])
+
+
+async def _bind(session: ServerSession, values: _Values) -> None:
+    await session.broker.wiring.bind(
+        values["queue"] or "",
+        values["exchange"] or "",
+        values["binding_key"] or "",
+        values["arguments"] or EMPTY_MAP,
+        owner=session,
+    )
+
+
+async def _unbind(session: ServerSession, values: _Values) -> None:
+    await session.broker.wiring.unbind(
+        values["queue"] or "", values["exchange"] or "", values["binding_key"] or "", owner=session
+    )
+
+
+async def _declare_queue(session: ServerSession, values: _Values) -> None:
+    queue = await session.broker.wiring.declare_queue(
+        values["queue"] or "",
+        passive=values["passive"],
+        durable=values["durable"],
+        exclusive=values["exclusive"],
+        auto_delete=values["auto_delete"],
+        alternate=values["alternate_exchange"] or "",
+        arguments=values["arguments"] or EMPTY_MAP,
+        owner=session,
+    )
+    if queue.owner is session:
+        session.exclusive_queues[queue] = None
+
+
+async def _delete_queue(session: ServerSession, values: _Values) -> None:
+    await session.broker.wiring.delete_queue(
+        values["queue"] or "", if_unused=values["if_unused"], if_empty=values["if_empty"], owner=session
+    )
+
+
+def _query_exchange(session: ServerSession, values: _Values) -> bytes:
+    exchange = session.broker.exchanges.get(values["name"] or "")
+    if exchange is None:
+        return encode_result("exchange.query", not_found=True)
+    return encode_result(
+        "exchange.query", type=exchange.type_name, durable=exchange.durable, arguments=exchange.arguments
+    )
+
+
+def _query_bound(session: ServerSession, values: _Values) -> bytes:
+    result = session.broker.wiring.bound(
+        values["exchange"] or "", values["queue"], values["binding_key"], values["arguments"]
+    )
+    return encode_result("exchange.bound", **result._asdict())
+
+
+def _query_queue(session: ServerSession, values: _Values) -> bytes:
+    queue = session.broker.queues.get(values["queue"] or "")
+    if queue is None:
+        return encode_result("queue.query")
+    return encode_result(
+        "queue.query",
+        queue=queue.name,
+        alternate_exchange=None if queue.alternate is None else queue.alternate.name,
+        durable=queue.durable,
+        exclusive=queue.owner is not None,
+        auto_delete=queue.auto_delete,
+        arguments=queue.arguments,
+        message_count=queue.message_count - queue.acquired_count,
+        subscriber_count=queue.consumer_count,
+    )
+
+
+#: Command -> what it does.
+DECLARATIONS: Final[dict[str, Callable[[ServerSession, _Values], Coroutine[Any, Any, None]]]] = {
+    "exchange.declare": _declare_exchange,
+    "exchange.delete": _delete_exchange,
+    "exchange.bind": _bind,
+    "exchange.unbind": _unbind,
+    "queue.declare": _declare_queue,
+    "queue.delete": _delete_queue,
+}
+
+#: Command -> its result.
+QUERIES: Final[dict[str, Callable[[ServerSession, _Values], bytes]]] = {
+    "exchange.query": _query_exchange,
+    "exchange.bound": _query_bound,
+    "queue.query": _query_queue,
+}

@@ -1,0 +1,315 @@
+"""The broker's end of a connection: it asks who the client is, sets the limits, and has its sessions attached.
+
+Output is bounded: a session stops delivering when `room` is used up, or when the socket takes no more (`can_send`), and
+goes on when the output was written.
+
+Source: AMQP 0-10, connection and session.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from broker.errors import ModelError
+from broker.logs import log_of
+from broker.protocols.amqp_0_10.assembly import FramingError
+from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
+from broker.protocols.amqp_0_10.server_session import ServerSession
+from broker.protocols.amqp_0_10.session import State
+from broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from broker.protocols.amqp_0_10.transfer import TransferReader
+from broker.security.authentication import Authentication
+from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
+from broker.settings import BrokerSettings
+from broker.turn import Turn
+from formats.amqp_0_10.codes import CloseCode, DetachCode
+from formats.amqp_0_10.frames import PROTOCOL_HEADER
+
+_SECURITY_LOG: Final = log_of("Security")
+_LOG: Final = log_of("Protocol")
+
+ROOM: Final = 256 * 1024  # bytes that one connection is sent before others have their turn
+_MOST_SASL_STEPS: Final = 10
+
+
+class Host(Protocol):
+    """What runs a connection: the event loop and the socket."""
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run what takes time, and call `done` with what went wrong."""
+
+    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+        """Check a password beside the event loop."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def close(self) -> None:
+        """Close the socket when all is sent."""
+
+
+class ServerConnection(Connection[ServerSession]):
+    """The broker's end.
+
+    Args:
+        host: runs it.
+        sessions: all sessions of the broker.
+        turn: what the event loop's turn has gathered.
+        settings: the limits.
+        authentication: which mechanisms there are.
+        is_local: whether the client is on this host.
+        now: seconds of a clock that does not go back.
+
+    Attributes:
+        user: who the client is; empty until it is known.
+        room: bytes that may be sent before others have their turn.
+        can_send: whether the socket takes messages.
+        checks_user_ids: whether messages may only have the user's own id.
+        transfers: reads the messages that come.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        sessions: SessionRegistry,
+        turn: Turn,
+        settings: BrokerSettings,
+        authentication: Authentication,
+        *,
+        is_local: bool,
+        now: Callable[[], float],
+    ) -> None:
+        super().__init__(settings.max_message_bytes)
+        self._host, self._registry, self._turn, self._settings = host, sessions, turn, settings
+        self._authentication, self._is_local, self._now = authentication, is_local, now
+        self._mechanism: ServerMechanism | None = None
+        self._sasl_steps = 0
+        self._is_tuned = False
+        self._channel_max = settings.max_channels - 1
+        self.user = ""
+        self.room = ROOM
+        self.can_send = True
+        self.checks_user_ids = settings.auth
+        self.transfers = TransferReader()
+
+    # ---- the host's side ----
+
+    def has_output(self) -> None:
+        """Something is to be sent, at the end of the turn."""
+        self._turn.outputs[self] = None
+        self._turn.schedule()
+
+    def write_output(self) -> None:
+        """Send what there is; those who had no room left go on in the next turn."""
+        data = self.take_output()
+        if data:
+            self._host.write(data)
+        if self.room < ROOM:
+            had_room = self.room > 0
+            self.room = ROOM
+            if not had_room and self.can_send:
+                self._wake_sessions()
+
+    def pause_sending(self) -> None:
+        """The socket takes no more."""
+        self.can_send = False
+        for session in self.sessions.values():
+            session.can_send = False
+
+    def resume_sending(self) -> None:
+        """The socket takes more again."""
+        self.can_send = True
+        self._wake_sessions()
+
+    def _wake_sessions(self) -> None:
+        for session in self.sessions.values():
+            session.wake_all()
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run what takes time."""
+        self._host.run(work, done)
+
+    def on_closed(self) -> None:
+        """The connection is closed, or lost: its sessions wait to be attached again, or end."""
+        if self.close_code not in (0, CloseCode.NORMAL):
+            _LOG.info("Connection closed: %d %s", self.close_code, self.close_text)
+        for session in list(self.sessions.values()):
+            self._let_go(session)
+        self._turn.outputs[self] = None
+        self._turn.schedule()
+        self.write_output()
+        self._host.close()
+
+    # ---- negotiation ----
+
+    def on_header(self, header: bytes) -> None:
+        """The client's header: any other than 0-10 is answered with ours, and that is all."""
+        self.output.append(PROTOCOL_HEADER)
+        self.has_output()
+        if header != PROTOCOL_HEADER:
+            self.close_text = f"a client that does not speak AMQP 0-10 began with {header!r}"
+            self.closed()
+            return
+        mechanisms = self._authentication.mechanisms(is_local=self._is_local)
+        self.send_control(
+            "connection.start",
+            server_properties={
+                "product": "qstore",
+                "platform": f"Python {platform.python_version()}",
+                "host": socket.gethostname(),
+                "qpid.federation_tag": "",
+            },
+            mechanisms=mechanisms,
+            locales=("en_US",),
+        )
+        if not mechanisms:
+            self.fail(CloseCode.CONNECTION_FORCED, "there is no way to say who you are from another host")
+
+    def on_control(self, name: str, values: dict[str, Any]) -> None:
+        """The client goes on with the negotiation."""
+        if name == "connection.start-ok" and self._mechanism is None and not self.user:
+            self._start(values)
+        elif name == "connection.secure-ok" and self._mechanism is not None and not self.user:
+            self._took_step(self._mechanism.step(values["response"] or b""))
+        elif name == "connection.tune-ok" and self.user and not self._is_tuned:
+            self._tune(values)
+        elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
+            self.phase = Phase.OPEN
+            self.send_control("connection.open-ok")
+        else:
+            raise FramingError(f"{name} is not to come here")
+
+    def _start(self, values: dict[str, Any]) -> None:
+        name = values["mechanism"] or ""
+        mechanism = self._authentication.mechanism(name, is_local=self._is_local)
+        if mechanism is None:
+            self._refuse(f"mechanism {name[:64]!a} is not offered")
+            return
+        self._mechanism = mechanism
+        self._took_step(mechanism.start(values["response"]))
+
+    def _took_step(self, outcome: Outcome) -> None:
+        self._sasl_steps += 1
+        if isinstance(outcome, Challenge) and self._sasl_steps < _MOST_SASL_STEPS:
+            self.send_control("connection.secure", challenge=outcome.data)
+        elif isinstance(outcome, Success):
+            self._authenticated(outcome.user_id)
+        elif isinstance(outcome, PasswordCheck):
+            self.pause()
+            self._host.check_password(outcome, self._checked)
+        else:
+            self._refuse(outcome.reason if isinstance(outcome, Failure) else "too many steps")
+
+    def _checked(self, outcome: Success | Failure) -> None:
+        if self.phase is Phase.CLOSED:
+            return
+        self._took_step(outcome)
+        self.resume()
+
+    def _refuse(self, reason: str) -> None:
+        _SECURITY_LOG.info("Authentication failed: %s", reason)
+        self.fail(CloseCode.CONNECTION_FORCED, "Authentication failed")
+
+    def _authenticated(self, user: str) -> None:
+        self.user = user
+        self.send_control(
+            "connection.tune",
+            channel_max=self._channel_max,
+            max_frame_size=self._settings.max_frame,
+            heartbeat_min=0,
+            heartbeat_max=self._settings.heartbeat_max_seconds,
+        )
+
+    def _tune(self, values: dict[str, Any]) -> None:
+        wanted = values["max_frame_size"]
+        if wanted is not None and not MIN_MAX_FRAME <= wanted <= self._settings.max_frame:
+            raise FramingError(f"frames of {wanted} bytes: {MIN_MAX_FRAME} to {self._settings.max_frame} were offered")
+        self.max_frame = self._settings.max_frame if wanted is None else wanted
+        self._assembler.max_frame = MOST_FRAME
+        if values["channel_max"] is not None:
+            self._channel_max = min(values["channel_max"], self._channel_max)
+        self.heartbeat = min(values["heartbeat"] or 0, self._settings.heartbeat_max_seconds)
+        self._is_tuned = True
+
+    # ---- sessions ----
+
+    def on_session_control(self, name: str, channel: int, values: dict[str, Any]) -> None:
+        """The client attaches or detaches a session."""
+        if name == "session.attach":
+            self._attach(channel, values["name"] or b"", force=bool(values["force"]))
+        elif name == "session.detach":
+            self._detach(channel, values["name"] or b"")
+        elif name == "session.detached":
+            session = self.sessions.get(channel)
+            if session is not None:
+                self._let_go(session)
+        else:
+            raise FramingError(f"{name} is not to come from a client")
+
+    def _attach(self, channel: int, name: bytes, *, force: bool) -> None:
+        if channel > self._channel_max:
+            raise FramingError(f"channel {channel}: {self._channel_max} is the last one")
+        if channel in self.sessions:
+            self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
+            return
+        session = self._registry.find(self.user, name)
+        if session is not None and session.transport is not None:
+            if not force:
+                self._send_detached(channel, name, DetachCode.SESSION_BUSY)
+                return
+            session.connection.give_up(session)
+            session = self._registry.find(self.user, name)
+        if session is None:
+            session = self._registry.make(self.user, name)
+        self._registry.take(session)
+        self.sessions[channel] = session
+        session.attach_to(self, channel)
+        session.send_control("session.attached", name=name)
+        session.attached()
+
+    def give_up(self, session: ServerSession) -> None:
+        """Another connection wants the session."""
+        self._send_detached(session.channel, session.name, DetachCode.SESSION_BUSY)
+        self._let_go(session)
+
+    def _detach(self, channel: int, name: bytes) -> None:
+        session = self.sessions.get(channel)
+        if session is None or session.name != name:
+            self._send_detached(channel, name, DetachCode.NOT_ATTACHED)
+            return
+        self._send_detached(channel, name, DetachCode.NORMAL)
+        self._let_go(session)
+
+    def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
+        self.send_session_control(channel, "session.detached", name=name, code=code)
+
+    def _let_go(self, session: ServerSession) -> None:
+        self.sessions.pop(session.channel, None)
+        self.drop_partial(session.channel)
+        session.detached()
+        self._registry.detached(session, self._now())
+
+    def end_session(self, session: ServerSession) -> None:
+        """A session has failed: give back what it holds, and ask the client to detach."""
+        self.drop_partial(session.channel)
+        self._registry.end(session)
+        session.detach()
+
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+        """A command has come."""
+        session = self.sessions.get(channel)
+        if session is None:
+            if self.phase is Phase.OPEN:
+                return  # of a session that was detached from this end
+            raise FramingError("a command before the connection is open")
+        if session.state is State.ATTACHED:
+            session.on_command(payload, header, body)
+
+    def too_large(self, channel: int) -> None:
+        """A message was larger than may be."""
+        session = self.sessions.get(channel)
+        if session is not None:
+            session.too_large()

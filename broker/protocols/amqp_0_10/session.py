@@ -1,0 +1,372 @@
+"""A session: what broker and client have in common.
+
+A session is two streams of commands, one each way, numbered from 0. Numbers do not travel with the commands: both ends
+count. A receiver tells its peer which commands are completed (`completed`); the peer answers which of them it knows to
+be, when it is asked to, so that they need not be told again (`known-completed`).
+
+    states      ATTACHING (attach sent) -> ATTACHED -> DETACHING (detach sent) -> DETACHED
+    sending     `send` numbers a command; as long as the session may be resumed it is kept until the peer completes it
+    receiving   `received` is the number of the next command. A command is completed when it is done, unless it is held
+                (`hold`): then when whoever holds it says so (`release`). execution.sync waits for all before it.
+    resuming    who attaches again says with command-point where its stream goes on; both replay what was not completed;
+                a command whose number was seen before is passed over
+
+Controls that the other end should not send, or that make no sense, raise `DetachError` or FramingError.
+
+Source: AMQP 0-10, session and execution.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Any, Final, Protocol
+
+from broker.protocols.amqp_0_10.assembly import FramingError
+from broker.protocols.amqp_0_10.sequence import Completed, unwrap, unwrap_ranges, wrap, wrap_ranges
+from formats.amqp_0_10.codes import DetachCode
+from formats.amqp_0_10.commands import encode_command, encode_control
+from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
+
+MOST_NAME_BYTES: Final = 65535
+MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption; a session that has more cannot be resumed
+MOST_RANGES: Final = 65536 // 8  # ranges in one sequence-set: what a frame holds
+
+
+class State(Enum):
+    """Where a session is between attach and detached."""
+
+    ATTACHING = auto()
+    ATTACHED = auto()
+    DETACHING = auto()
+    DETACHED = auto()
+
+
+class Transport(Protocol):
+    """What a session needs of the connection that it is attached to."""
+
+    max_frame: int
+    output: list[bytes]
+
+    def has_output(self) -> None:
+        """Something was put into `output`."""
+
+
+class _Sent:
+    """A command that was sent and may have to be sent again."""
+
+    __slots__ = ("body", "header", "number", "payload")
+
+    def __init__(self, number: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+        self.number, self.payload, self.header, self.body = number, payload, header, body
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) + len(self.header or b"") + len(self.body)
+
+
+class Session:
+    """One end of a session.
+
+    Args:
+        name: its name.
+        channel: the channel that it is attached by.
+        transport: the connection.
+
+    Attributes:
+        name, channel, transport: as above; `transport` is None while it is detached.
+        state: where it is.
+        sent: number of the next command that is sent.
+        received: number of the next command that comes.
+        completed: which of the commands received are completed.
+        timeout: seconds that it outlives its connection by, as agreed; 0 for not at all.
+        is_resumable: whether what was sent is kept for a resumption.
+    """
+
+    def __init__(self, name: bytes, channel: int, transport: Transport | None) -> None:
+        self.name, self.channel, self.transport = name, channel, transport
+        self.state = State.ATTACHING
+        self.sent = self.received = 0
+        self.completed = Completed()
+        self.timeout = 0
+        self.is_resumable = False
+        self._settled = 0  # all received below are completed or held
+        self._held: list[list[int]] = []  # runs of commands that are held since then, in order
+        self._postponed: list[int] = []
+        self._syncs: deque[int] = deque()
+        self._replay: deque[_Sent] = deque()
+        self._replay_bytes = 0
+        self._has_point = False  # whether the peer has said where its stream begins
+        self._controls: Mapping[str, Callable[[dict[str, Any]], None]] = {
+            "session.command-point": self._on_command_point,
+            "session.completed": self._on_completed,
+            "session.confirmed": self._on_confirmed,
+            "session.known-completed": self._on_known_completed,
+            "session.expected": self._on_expected,
+            "session.flush": self._on_flush,
+            "session.gap": self._on_gap,
+            "session.request-timeout": self._on_request_timeout,
+            "session.timeout": self._on_timeout,
+        }
+
+    # ---- for those who make it what it is ----
+
+    def on_peer_completed(self, first: int, last: int) -> None:
+        """The peer has completed the commands `first` to `last` that were sent."""
+
+    def grant_timeout(self, seconds: int) -> int:
+        """How long the session may outlive its connection, if the peer asks for `seconds`."""
+        return seconds
+
+    # ---- sending ----
+
+    def send_control(self, control: str, /, **values: Any) -> None:
+        """Send a control."""
+        assert self.transport is not None
+        self.transport.output.append(encode_control_frame(self.channel, encode_control(control, **values)))
+        self.transport.has_output()
+
+    def send(self, name: str, /, *, sync: bool = False, **values: Any) -> int:
+        """Send a command without content. Returns its number."""
+        return self.send_payload(encode_command(name, sync=sync, **values))
+
+    def send_payload(self, payload: bytes, header: bytes | None = None, body: bytes = b"") -> int:
+        """Send a command that is encoded. Returns its number."""
+        number = self.sent
+        self.sent = number + 1
+        if self.is_resumable:
+            self._keep(_Sent(number, payload, header, body))
+        if self.transport is not None and self.state is State.ATTACHED:
+            self._write(payload, header, body)
+        return number
+
+    def _write(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+        assert self.transport is not None
+        frames = encode_command_frames(self.channel, payload, header, body, self.transport.max_frame)
+        self.transport.output.extend(frames)
+        self.transport.has_output()
+
+    def _keep(self, sent: _Sent) -> None:
+        self._replay.append(sent)
+        self._replay_bytes += sent.size
+        if self._replay_bytes > MOST_REPLAY_BYTES:
+            self.is_resumable = False
+            self._replay.clear()
+            self._replay_bytes = 0
+
+    def _forget(self, ranges: list[tuple[int, int]]) -> None:
+        """The peer has these: they need not be sent again."""
+        replay = self._replay
+        if not replay or not ranges:
+            return
+        if len(ranges) == 1 and ranges[0][0] <= replay[0].number:
+            while replay and replay[0].number <= ranges[0][1]:
+                self._replay_bytes -= replay.popleft().size
+            return
+        kept = [each for each in replay if not any(first <= each.number <= last for first, last in ranges)]
+        self._replay = deque(kept)
+        self._replay_bytes = sum(each.size for each in kept)
+
+    # ---- receiving ----
+
+    def begin_command(self) -> int:
+        """A command has come: its number; -1 if it was seen before and is to be passed over.
+
+        Raises:
+            FramingError: the peer has not said where its stream begins.
+        """
+        if not self._has_point:
+            raise FramingError("a command before command-point")
+        number = self.received
+        self.received = number + 1
+        return -1 if number < self._settled else number
+
+    def hold(self, number: int) -> None:
+        """The command is not completed before `release`; to be said before any later command is begun."""
+        held = self._held
+        if held and held[-1][1] == number - 1:
+            held[-1][1] = number
+        else:
+            held.append([number, number])
+
+    def postpone(self, number: int) -> None:
+        """As `hold`, but `settle` does not return it: whoever postpones it calls `release` himself."""
+        self._postponed.append(number)
+
+    def settle(self) -> list[list[int]]:
+        """All commands that have come, but for those that are held, are completed. Returns the runs that are held."""
+        if self.received <= self._settled:
+            return []
+        held, self._held = self._held, []
+        at = self._settled
+        waiting = held
+        if self._postponed:
+            waiting = sorted(held + [[number, number] for number in self._postponed])
+            self._postponed.clear()
+        for first, last in waiting:
+            if at < first:
+                self.completed.add(at, first - 1)
+            at = last + 1
+        if at < self.received:
+            self.completed.add(at, self.received - 1)
+        self._settled = self.received
+        if self._syncs:
+            self._end_syncs()
+        return held
+
+    def hold_for_sync(self, number: int) -> None:
+        """The command is execution.sync: it is completed when all before it are."""
+        self.hold(number)
+        self._syncs.append(number)
+
+    def release(self, runs: list[list[int]]) -> None:
+        """What was held is done. Commands of execution.sync among them still wait for those before them."""
+        for first, last in runs:
+            if self._syncs:
+                self._release_around_syncs(first, last)
+            else:
+                self.completed.add(first, last)
+        if self._syncs:
+            self._end_syncs()
+
+    def _release_around_syncs(self, first: int, last: int) -> None:
+        at = first
+        for sync in self._syncs:
+            if at <= sync <= last:
+                if at < sync:
+                    self.completed.add(at, sync - 1)
+                at = sync + 1
+        if at <= last:
+            self.completed.add(at, last)
+
+    def _end_syncs(self) -> None:
+        completed = self.completed
+        while self._syncs and self._syncs[0] <= completed.below:
+            sync = self._syncs.popleft()
+            if sync == completed.below:
+                completed.add(sync, sync)
+
+    def send_completed(self) -> None:
+        """Tell the peer what is completed."""
+        ranges = self.completed.ranges()[:MOST_RANGES]
+        if ranges:
+            self.send_control("session.completed", commands=wrap_ranges(ranges), timely_reply=self.completed.has_gaps)
+
+    # ---- controls ----
+
+    def on_control(self, name: str, values: dict[str, Any]) -> None:
+        """A control of this session has come, but for those that attach and detach.
+
+        Raises:
+            FramingError: it makes no sense.
+        """
+        self._controls[name](values)
+
+    def _on_command_point(self, values: dict[str, Any]) -> None:
+        if values["command_offset"]:
+            raise FramingError("command-point within a command: what was begun on another connection is not kept")
+        number = unwrap(values["command_id"], self.received)
+        if number > self.received and self._has_point:
+            raise FramingError(f"command-point {number} leaves out commands from {self.received} on")
+        if not self._has_point:
+            self.completed = Completed(number)
+            self._settled = number
+        self._has_point = True
+        self.received = number
+
+    def _on_completed(self, values: dict[str, Any]) -> None:
+        ranges = self._ranges_sent(values["commands"] or ())
+        self._forget(ranges)
+        for first, last in ranges:
+            self.on_peer_completed(first, last)
+        if values["timely_reply"]:
+            self.send_control("session.known-completed", commands=values["commands"] or ())
+
+    def _ranges_sent(self, ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+        found = unwrap_ranges(ranges, self.sent)
+        if found and found[-1][1] >= self.sent:
+            raise FramingError(f"command {found[-1][1]} is said to be completed, and was never sent")
+        return found
+
+    def _on_confirmed(self, values: dict[str, Any]) -> None:
+        self._forget(self._ranges_sent(values["commands"] or ()))
+
+    def _on_known_completed(self, values: dict[str, Any]) -> None:
+        self.completed.peer_knows(unwrap_ranges(values["commands"] or (), self.received))
+
+    def _on_expected(self, values: dict[str, Any]) -> None:
+        """The peer has all that was sent before what it expects."""
+        ranges = unwrap_ranges(values["commands"] or (), self.sent)
+        if ranges and self._replay:
+            self._forget([(self._replay[0].number, ranges[0][0] - 1)])
+
+    def _on_flush(self, values: dict[str, Any]) -> None:
+        if values["expected"]:
+            self.send_control("session.expected", commands=wrap_ranges([(self.received, self.received)]))
+        if values["confirmed"]:
+            self.send_control("session.confirmed", commands=wrap_ranges(self.completed.ranges()[:MOST_RANGES]))
+        if values["completed"]:
+            ranges = wrap_ranges(self.completed.ranges()[:MOST_RANGES])
+            self.send_control("session.completed", commands=ranges, timely_reply=self.completed.has_gaps)
+
+    def _on_gap(self, values: dict[str, Any]) -> None:
+        """The peer will not send these: they count as received, and completed."""
+        for first, last in unwrap_ranges(values["commands"] or (), self.received):
+            if first > self.received:
+                raise FramingError(f"a gap from {first} on, where command {self.received} is next")
+            if last >= self.received:
+                self.received = last + 1
+
+    def _on_request_timeout(self, values: dict[str, Any]) -> None:
+        self.timeout = self.grant_timeout(values["timeout"] or 0)
+        self.is_resumable = self.timeout > 0
+        self.send_control("session.timeout", timeout=self.timeout)
+
+    def _on_timeout(self, values: dict[str, Any]) -> None:
+        self.timeout = values["timeout"] or 0
+        self.is_resumable = self.timeout > 0
+
+    # ---- attaching, detaching ----
+
+    def attached(self) -> None:
+        """Both ends are attached: say where the stream begins, or goes on, and send again what has to be."""
+        self.state = State.ATTACHED
+        first = self._replay[0].number if self._replay else self.sent
+        self.send_control("session.command-point", command_id=wrap(first), command_offset=0)
+        for index, sent in enumerate(list(self._replay)):
+            missing = sent.number - first - index
+            if missing:  # completed in between: the stream has to count them all the same
+                self._send_gap(first + index, sent.number - 1)
+                first += missing
+            self._write(sent.payload, sent.header, sent.body)
+        last = self._replay[-1].number + 1 if self._replay else self.sent
+        if last < self.sent:
+            self._send_gap(last, self.sent - 1)
+
+    def _send_gap(self, first: int, last: int) -> None:
+        self.send_control("session.gap", commands=wrap_ranges([(first, last)]))
+
+    def detach(self) -> None:
+        """Ask the peer to detach."""
+        if self.state is State.ATTACHED:
+            self.send_control("session.detach", name=self.name)
+            self.state = State.DETACHING
+
+    def detached(self) -> None:
+        """It is detached. What was held goes on being held."""
+        self.state = State.DETACHED
+        self.transport = None
+
+    def reattach(self, channel: int, transport: Transport) -> None:
+        """Another connection has it now."""
+        self.channel, self.transport = channel, transport
+        self.state = State.ATTACHING
+
+
+def detach_reason(code: int) -> str:
+    """What a detached control says, in words."""
+    try:
+        return DetachCode(code).name.lower().replace("_", " ")
+    except ValueError:
+        return f"code {code}"

@@ -1,0 +1,188 @@
+"""One consumer of a queue: its credit, and how messages go out to it.
+
+    flow mode   credit, when the client has completed transfers
+    credit      what was given is used up, and no more comes by itself
+    window      what was used comes back
+
+Credit is counted in messages and in bytes, of header and content; a subscription without either gets nothing, and the
+value 0xffffffff is without end. To begin with the mode is window and there is no credit.
+
+`deliver` is the way of every message that goes out: it puts the frames of a transfer into the connection's output. What
+does not change from one to the next is kept encoded, by the length of header and body.
+
+Source: AMQP 0-10, message.subscribe, flow, set-flow-mode, flush, stop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.protocols.amqp_0_10.transfer import TransferMessage
+from broker.queues.consumer import REFUSED, TAKEN, TAKEN_LAST
+from broker.queues.entry import Entry
+from broker.queues.queue import Queue
+from formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
+from formats.amqp_0_10.commands import encode_command
+from formats.amqp_0_10.frames import (
+    BODY,
+    COMMAND,
+    FIRST_FRAME,
+    FIRST_SEGMENT,
+    FRAME,
+    HEADER,
+    LAST_FRAME,
+    LAST_SEGMENT,
+    TRACK_COMMAND,
+    encode_frame,
+)
+
+if TYPE_CHECKING:
+    from broker.protocols.amqp_0_10.server_session import ServerSession
+
+UNLIMITED: Final = 0xFFFFFFFF
+_WHOLE: Final = FIRST_FRAME | LAST_FRAME
+_HEADS_KEPT: Final = 1024
+
+
+class Subscription:
+    """A consumer.
+
+    Args:
+        session: whose it is.
+        destination: its name in the session.
+        queue: what it consumes.
+        accept_mode: whether the client accepts messages.
+        acquires: whether it takes messages, or only looks at them.
+
+    Attributes:
+        session, destination, queue, acquires: as above.
+        is_accepting: whether messages are gone only when the client accepts them.
+        is_windowed: the flow mode.
+        message_credit, byte_credit: what is left.
+    """
+
+    __slots__ = (
+        "_body_heads",
+        "_heads",
+        "acquires",
+        "byte_credit",
+        "cursor",
+        "destination",
+        "is_accepting",
+        "is_waiting",
+        "is_windowed",
+        "message_credit",
+        "payload",
+        "queue",
+        "session",
+    )
+
+    cursor: Entry
+
+    def __init__(
+        self, session: ServerSession, destination: str, queue: Queue, accept_mode: int, *, acquires: bool
+    ) -> None:
+        self.session, self.destination, self.queue, self.acquires = session, destination, queue, acquires
+        self.is_accepting = accept_mode == AcceptMode.EXPLICIT
+        self.is_waiting = False
+        self.is_windowed = True
+        self.message_credit = self.byte_credit = 0
+        self.payload = encode_command(
+            "message.transfer", destination=destination, accept_mode=accept_mode, acquire_mode=int(not acquires)
+        )
+        self._heads: dict[int, bytes] = {}
+        self._body_heads: dict[int, bytes] = {}
+
+    # ---- credit ----
+
+    def set_flow_mode(self, mode: int) -> None:
+        """Change the flow mode, which takes all credit away."""
+        self.is_windowed = mode == FlowMode.WINDOW
+        self.message_credit = self.byte_credit = 0
+
+    def add_credit(self, unit: int, value: int) -> None:
+        """The client gives credit."""
+        if unit == CreditUnit.MESSAGE:
+            self.message_credit = UNLIMITED if value == UNLIMITED else min(self.message_credit + value, UNLIMITED)
+        else:
+            self.byte_credit = UNLIMITED if value == UNLIMITED else min(self.byte_credit + value, UNLIMITED)
+        self.wake()
+
+    def take_back(self, messages: int, size: int) -> None:
+        """The client has completed transfers: their credit comes back, if the mode is window."""
+        if not self.is_windowed:
+            return
+        if self.message_credit != UNLIMITED:
+            self.message_credit += messages
+        if self.byte_credit != UNLIMITED:
+            self.byte_credit += size
+        self.wake()
+
+    def stop(self) -> None:
+        """Deliver nothing until there is new credit."""
+        self.message_credit = self.byte_credit = 0
+
+    def wake(self) -> None:
+        """Ask the queue for messages, if any can be taken."""
+        if self.message_credit and self.byte_credit and not self.is_waiting and self.session.can_send:
+            self.queue.wake(self)
+
+    # ---- messages ----
+
+    def deliver(self, entry: Entry) -> int:
+        """Send a message, if there is credit for it. Returns as `Consumer.deliver` does."""
+        session = self.session
+        connection = session.connection
+        credit = self.message_credit
+        if not credit or connection.room <= 0 or not session.can_send:
+            return REFUSED
+        message = cast(TransferMessage, entry.message)
+        header, body = message.header, message.body
+        size = len(header) + len(body)
+        if self.byte_credit != UNLIMITED:
+            if size > self.byte_credit:
+                return REFUSED
+            self.byte_credit -= size
+        if credit != UNLIMITED:
+            self.message_credit = credit = credit - 1
+        if entry.is_redelivered or message.expires_at:
+            header = message.header_for_delivery(is_redelivered=entry.is_redelivered, now=session.clock())
+        number = session.sent
+        if session.is_resumable or size > session.most_plain_bytes or not body:
+            session.send_payload(self.payload, header, body)
+        else:
+            session.sent = number + 1
+            heads = self._heads
+            length = len(header)
+            head = heads.get(length) or self._make_head(length)
+            length = len(body)
+            body_head = self._body_heads.get(length) or self._make_body_head(length)
+            connection.output += (head, header, body_head, body)
+        session.delivered(number, self, entry, size)
+        return TAKEN if credit and connection.room > 0 else TAKEN_LAST
+
+    def forget_heads(self) -> None:
+        """The session has another channel now."""
+        self._heads.clear()
+        self._body_heads.clear()
+
+    def _make_head(self, length: int) -> bytes:
+        """The command's frame, and the head of the header's."""
+        channel = self.session.channel
+        command = encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, channel, self.payload)
+        head = command + FRAME.pack(_WHOLE, HEADER, FRAME.size + length, 0, TRACK_COMMAND, channel, 0)
+        if len(self._heads) < _HEADS_KEPT:
+            self._heads[length] = head
+        return head
+
+    def _make_body_head(self, length: int) -> bytes:
+        """The head of the body's frame."""
+        flags = LAST_SEGMENT | _WHOLE
+        head = FRAME.pack(flags, BODY, FRAME.size + length, 0, TRACK_COMMAND, self.session.channel, 0)
+        if len(self._body_heads) < _HEADS_KEPT:
+            self._body_heads[length] = head
+        return head
+
+    def queue_deleted(self) -> None:
+        """The queue is gone, and so is this."""
+        self.session.subscription_lost(self)

@@ -1,0 +1,296 @@
+"""A message as AMQP 0-10 carries it.
+
+What came is kept: the structs of the header segment, and the body. Of the structs only delivery-properties is read on
+the way through the broker, and once for all messages that have the same: most of what one publisher sends differs in
+message-properties only. In delivery-properties the broker sets what is its own to set:
+
+    exchange      the one that the message was sent to, so that the consumer, and recovery, know it
+    expiration    when its ttl ends, in seconds since 1970
+
+and puts the struct first, so that the bit for "redelivered" is in the same place in all messages. Application headers
+are read only by an exchange that routes by them, or by a filter.
+
+A stored message is `u32 header size | message.transfer frame | header frame | body` (formats page, section 9).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from broker.message import Message, StoredForm
+from formats.amqp_0_10.codes import DeliveryMode
+from formats.amqp_0_10.commands import decode_struct, encode_command
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.frames import (
+    COMMAND,
+    FIRST_FRAME,
+    FIRST_SEGMENT,
+    FRAME,
+    HEADER,
+    LAST_FRAME,
+    LAST_SEGMENT,
+    TRACK_COMMAND,
+    encode_frame,
+)
+from formats.amqp_0_10.plain import plain_map
+from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
+from formats.checksum import extend_crc32c
+
+DEFAULT_PRIORITY: Final = 4
+MOST_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 300  # of what comes: room for the exchange's name and expiration
+
+_DELIVERY: Final = 0x0401
+_MESSAGE: Final = 0x0403
+_FLAGS_AT: Final = 6  # in a struct: size u32, code u16, then the flags
+_REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties
+_USER_ID: Final = 0x40  # in that of message-properties
+_WHOLE: Final = FIRST_FRAME | LAST_FRAME
+_REMEMBERED: Final = 2048
+_two_u32: Final = struct.Struct(">II").unpack_from
+_NO_HEADERS: Final[Mapping[str, object]] = {}
+
+
+class DeliveryProperties(NamedTuple):
+    """What routing and queues need of delivery-properties, and the struct as the broker passes it on.
+
+    Attributes:
+        encoded: the struct, exchange included, expiration not.
+        routing_key: as sent.
+        is_persistent: by its delivery mode.
+        priority: as sent.
+        ttl: milliseconds; None for a message that does not expire.
+        expiration: seconds since 1970; 0 where it has none.
+        discards_unroutable: whether nobody minds if it is not routed anywhere.
+        is_immediate: whether it is only for consumers that are there now.
+    """
+
+    encoded: bytes
+    routing_key: str
+    is_persistent: bool
+    priority: int
+    ttl: int | None
+    expiration: int
+    discards_unroutable: bool
+    is_immediate: bool
+
+
+class TransferMessage(Message):
+    """A message that came by message.transfer.
+
+    Attributes:
+        header: the structs of its header segment, delivery-properties first.
+    """
+
+    __slots__ = ("_crc", "header")
+
+    def __init__(
+        self, header: bytes, body: bytes, exchange: str, properties: DeliveryProperties, expires_at: float
+    ) -> None:
+        self.header, self.body, self.exchange = header, body, exchange
+        self.routing_key = properties.routing_key
+        self.is_persistent = properties.is_persistent
+        self.priority = properties.priority
+        self.expires_at = expires_at
+        self._crc = -1
+
+    def stored_form(self) -> StoredForm:
+        """What a journal keeps of it."""
+        header, body = self.header, self.body
+        prefix = _prefix(self.exchange, len(header), not body)
+        crc = self._crc
+        if crc < 0:
+            crc = extend_crc32c(extend_crc32c(extend_crc32c(0, prefix), header), body)
+            self._crc = crc
+        return StoredForm((prefix, header, body), len(prefix) + len(header) + len(body), crc)
+
+    def application_headers(self) -> Mapping[str, object]:
+        """Its application headers."""
+        try:
+            at = find_struct(self.header, _MESSAGE)
+            if at is None:
+                return _NO_HEADERS
+            headers = decode_struct(MESSAGE_PROPERTIES, self.header, *at)["application_headers"]
+            return _NO_HEADERS if headers is None else plain_map(headers)
+        except Amqp010Error:
+            return _NO_HEADERS
+
+    def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:
+        """Its header as a consumer gets it: with what is left of its ttl, and marked if it was delivered before."""
+        header = self.header
+        if self.expires_at:
+            header = _with_ttl(header, max(1, ceil((self.expires_at - now) * 1000)))
+        if is_redelivered:
+            flags = header[_FLAGS_AT] | _REDELIVERED
+            header = b"%b%c%b" % (header[:_FLAGS_AT], flags, header[_FLAGS_AT + 1 :])
+        return header
+
+
+class TransferReader:
+    """Reads the headers of messages that come in.
+
+    Remembers the delivery-properties that came lately, for each exchange.
+    """
+
+    __slots__ = ("_remembered",)
+
+    def __init__(self) -> None:
+        self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
+
+    def read(
+        self, header: bytes, body: bytes, exchange: str, clock: Callable[[], float]
+    ) -> tuple[TransferMessage, DeliveryProperties]:
+        """The message of a transfer to `exchange`.
+
+        Args:
+            header: the payload of its header segment; empty where there was none.
+            body: its content.
+            exchange: the transfer's destination.
+            clock: gives seconds since 1970.
+
+        Raises:
+            Amqp010Error: the header is not what it should be.
+        """
+        remembered = self._remembered.get(exchange)
+        if remembered is None:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            remembered = self._remembered[exchange] = {}
+        given, others = split_header(header)
+        properties = remembered.get(given)
+        if properties is None:
+            properties = read_delivery_properties(given, exchange)
+            if len(remembered) >= _REMEMBERED:
+                remembered.clear()
+            remembered[given] = properties
+        if properties.ttl is None:
+            expires_at = float(properties.expiration)
+            return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at), properties
+        expires_at = clock() + properties.ttl / 1000
+        encoded = _with_expiration(properties.encoded, ceil(expires_at))
+        return TransferMessage(encoded + others, body, exchange, properties, expires_at), properties
+
+
+# ---- header segments ----
+
+
+def split_header(header: bytes) -> tuple[bytes, bytes]:
+    """The delivery-properties of a header segment, empty where it has none, and the structs besides.
+
+    Raises:
+        Amqp010Error: it is too long, or no sequence of structs.
+    """
+    length = len(header)
+    if length > MOST_HEADER_BYTES:
+        raise Amqp010Error(f"a header of {length} bytes; {MOST_HEADER_BYTES} are the most")
+    at, found = 0, b""
+    others: list[bytes] = []
+    while at < length:
+        if length - at < 8:
+            raise Amqp010Error("the header ends within a struct", at)
+        size, code_and_flags = _two_u32(header, at)
+        end = at + 4 + size
+        if end > length or size < 4:
+            raise Amqp010Error(f"a struct of {size} bytes does not fit the header", at)
+        if code_and_flags >> 16 == _DELIVERY and not found:
+            found = header[at:end]
+        else:
+            others.append(header[at:end])
+        at = end
+    return found, others[0] if len(others) == 1 else b"".join(others)
+
+
+def find_struct(header: bytes, code: int) -> tuple[int, int] | None:
+    """Where the struct of that code begins and ends in a header; None if it is not there."""
+    at = 0
+    while at + 8 <= len(header):
+        size, code_and_flags = _two_u32(header, at)
+        if code_and_flags >> 16 == code:
+            return at, at + 4 + size
+        at += 4 + size
+    return None
+
+
+def user_id_of(header: bytes) -> str | None:
+    """The user id that the sender has put into a message; None if it has put in none. Raises Amqp010Error."""
+    at = find_struct(header, _MESSAGE)
+    if at is None or not header[at[0] + _FLAGS_AT] & _USER_ID:
+        return None
+    user_id: bytes = decode_struct(MESSAGE_PROPERTIES, header, *at)["user_id"]
+    return user_id.decode("utf-8", "replace")
+
+
+def read_delivery_properties(given: bytes, exchange: str) -> DeliveryProperties:
+    """What `given` says, empty for nothing. Raises Amqp010Error."""
+    values: dict[str, Any] = decode_struct(DELIVERY_PROPERTIES, given, 0, len(given)) if given else {}
+    priority = values.get("priority")
+    properties = {name: value for name, value in values.items() if value is not None}
+    properties["exchange"] = exchange
+    return DeliveryProperties(
+        encoded=encode_struct(DELIVERY_PROPERTIES, properties),
+        routing_key=values.get("routing_key") or "",
+        is_persistent=values.get("delivery_mode") == DeliveryMode.PERSISTENT,
+        priority=DEFAULT_PRIORITY if priority is None else priority,
+        ttl=values.get("ttl"),
+        expiration=values.get("expiration") or 0,
+        discards_unroutable=bool(values.get("discard_unroutable")),
+        is_immediate=bool(values.get("immediate")),
+    )
+
+
+def _with_expiration(encoded: bytes, seconds: int) -> bytes:
+    return _changed(encoded, "expiration", seconds)
+
+
+def _with_ttl(header: bytes, milliseconds: int) -> bytes:
+    size = 4 + _two_u32(header, 0)[0]
+    return _changed(header[:size], "ttl", milliseconds) + header[size:]
+
+
+def _changed(encoded: bytes, name: str, value: int) -> bytes:
+    values = decode_struct(DELIVERY_PROPERTIES, encoded, 0, len(encoded))
+    properties = {each: given for each, given in values.items() if given is not None}
+    properties[name] = value
+    return encode_struct(DELIVERY_PROPERTIES, properties)
+
+
+# ---- stored messages ----
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
+    """The bytes in front of the header of a stored message."""
+    transfer = encode_command("message.transfer", destination=exchange)
+    method = encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, 0, transfer)
+    flags = _WHOLE | (LAST_SEGMENT if is_last else 0)
+    head = FRAME.pack(flags, HEADER, FRAME.size + length, 0, TRACK_COMMAND, 0, 0)
+    return (len(method) + len(head) + length).to_bytes(HEADER_SIZE_BYTES, "big") + method + head
+
+
+def restore_message(data: bytes) -> TransferMessage:
+    """The message that a journal kept: by this broker or by qpidd.
+
+    Raises:
+        BrokerRecordError: it is no stored 0-10 message.
+    """
+    header_end = HEADER_SIZE_BYTES + header_size(data)
+    problem = frames_problem(data, len(data))
+    if problem is not None:
+        raise BrokerRecordError(problem, 0)
+    if data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + 4] == b"\0\0\0\0":
+        raise BrokerRecordError("an AMQP 1.0 message", 0)
+    header_at = HEADER_SIZE_BYTES + int.from_bytes(data[6:8], "big") + FRAME.size
+    try:
+        given, others = split_header(data[header_at:header_end])
+        values = decode_struct(DELIVERY_PROPERTIES, given, 0, len(given)) if given else {}
+        properties = read_delivery_properties(given, values.get("exchange") or "")
+    except Amqp010Error as error:
+        raise BrokerRecordError(error.what, 0) from error
+    exchange = values.get("exchange") or ""
+    body = data[header_end:]
+    return TransferMessage(properties.encoded + others, body, exchange, properties, float(properties.expiration))

@@ -1,0 +1,290 @@
+"""`qpidd`: starts a broker, or looks for one that runs.
+
+    qpidd --load-module store                              in the foreground, on 127.0.0.1 and ::1, port 5672
+    qpidd --load-module store --daemon --data-dir DIR      as a daemon; returns when it listens
+    qpidd --check, qpidd --quit                            is it there, and: end it
+
+Exit codes: 0 it was closed cleanly (SIGTERM, SIGINT), or what was asked for was done; 1 it was not.
+
+The order of a start, so that whatever can go wrong does before a client is let in: options, log, data directory, store
+and recovery, user file, sockets, pid file. The end goes the other way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, NoReturn
+
+from broker import daemon
+from broker.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
+from broker.life import Life, LoadedModule, StartError
+from broker.log_sinks import LineFormat, Logging, Sinks, has_syslog
+from broker.logs import LogError, Rules, enabled_rules, log_of, printable
+from broker.modules import ModuleError, load_store, options_of
+from broker.options import GROUPS, OptionError, Table, Values, help_text, modules_named, read_arguments
+from broker.settings import LOOPBACK, BrokerSettings
+from broker.store_protocol import StoreModule
+
+_LOG: Final = log_of("Broker")
+
+_UMASK: Final = 0o077
+_CANNOT_START: Final = "Daemon startup failed: "  # 000, C9
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a command line asks for.
+
+    Attributes:
+        values: all options.
+        module: the store that is loaded; None if none is.
+        module_values: the store's options that were given.
+    """
+
+    values: Values
+    table: Table
+    module: StoreModule | None
+    module_values: Mapping[str, str]
+
+    @property
+    def is_daemon(self) -> bool:
+        """Whether the broker is to be a daemon."""
+        return self.values.switch("daemon")
+
+    @property
+    def data_directory(self) -> str | None:
+        """The data directory; None if there is to be none."""
+        if self.values.switch("no-data-dir"):
+            return None
+        return self.values.text("data-dir") or default_data_directory(is_daemon=self.is_daemon)
+
+
+def _plan(arguments: Sequence[str]) -> _Plan:
+    module = load_store(modules_named(arguments))
+    added = None if module is None else options_of(module)
+    table = Table(GROUPS if added is None else (*GROUPS, added.group))
+    given = read_arguments(arguments, table)
+    values = Values(table, given)
+    values.check()
+    return _Plan(values, table, module, {} if added is None else added.given(given))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what a command line asks for. Returns the exit code."""
+    try:
+        plan = _plan(arguments)
+        values = plan.values
+        if values.switch("help"):
+            print(help_text(plan.table))  # noqa: T201
+            return 0
+        if values.switch("version"):
+            print(f"qpidd (qstore) version {distribution_version()}")  # noqa: T201
+            return 0
+        if values.switch("check") or values.switch("quit"):
+            return _look(plan)
+        os.umask(_UMASK)
+        return _run_daemon(plan) if plan.is_daemon else _run_broker(plan, None)
+    except (OptionError, ModuleError, LogError, daemon.DaemonError) as error:
+        _say(str(error))
+        return 1
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"qpidd: {printable(text)}", file=sys.stderr)  # noqa: T201
+
+
+# ---- a broker that runs ----
+
+
+def _look(plan: _Plan) -> int:
+    """`--check` and `--quit`."""
+    values = plan.values
+    paths = _held_files(values)
+    process = daemon.find(paths)
+    if process is None:
+        _say(f"no broker is running: nothing holds {' or '.join(paths)}")
+        return 1
+    if values.switch("quit"):
+        daemon.end(process, values.seconds("wait"))
+    else:
+        print(process)  # noqa: T201
+    return 0
+
+
+def _held_files(values: Values) -> list[str]:
+    """The files that the broker which the options describe would hold."""
+    port, directory = values.number("port"), values.text("pid-dir")
+    directories = daemon.pid_directories() if directory is None else (directory,)
+    data_directory = values.text("data-dir")
+    if data_directory is not None:
+        data_directories = [data_directory]
+    elif values.is_given("port") or directory is not None:
+        data_directories = []  # whoever has the default directory may listen elsewhere
+    else:
+        data_directories = [user_directory(), default_data_directory(is_daemon=True)]
+    pid_files = [] if data_directory is not None and directory is None else [
+        daemon.pid_path(each, port) for each in directories
+    ]  # fmt: skip
+    return [*pid_files, *map(lock_path, dict.fromkeys(data_directories))]
+
+
+def _run_daemon(plan: _Plan) -> int:
+    """Become two processes: the daemon, and the one that waits until it is ready."""
+    try:
+        forked = daemon.fork(plan.values.seconds("wait"))
+    except daemon.DaemonError as error:
+        _say(str(error) if str(error).startswith(_CANNOT_START) else _CANNOT_START + str(error))
+        return 1
+    if isinstance(forked, daemon.Child):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return _run_broker(plan, forked)
+    if plan.values.number("port") == 0:
+        print(forked.port, flush=True)  # noqa: T201
+    return 0
+
+
+# ---- to be a broker ----
+
+
+def _run_broker(plan: _Plan, child: daemon.Child | None) -> int:
+    """Be the broker until a signal ends it. Returns the exit code."""
+    report = _Report(plan, child)
+    with ExitStack() as opened:
+        try:
+            opened.callback(_logging(plan.values, is_daemon=child is not None).close)
+        except (LogError, OptionError) as error:
+            report.failed(str(error), is_logged=False)
+            return 1
+        for line in plan.values.not_needed():
+            _LOG.notice("%s", line)
+        try:
+            data_directory = _taken_directory(plan, opened)
+            settings = settings_of(plan.values, data_directory)
+            pid_directory = plan.values.text("pid-dir") or daemon.pid_directories()[0] if plan.is_daemon else None
+            module = None if plan.module is None else LoadedModule(plan.module, plan.module_values)
+            is_clean = Life(settings, module, distribution_version(), pid_directory, report.ready).run()
+        except StartError as error:
+            _LOG.critical("Unexpected error: %s%s", _CANNOT_START, error)
+            report.failed(_CANNOT_START + str(error))
+            return 1
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            _LOG.critical("Unexpected error: %s", what)
+            _LOG.debug("%s", "".join(traceback.format_exception(error)))
+            report.failed(what)
+            return 1
+        return 0 if is_clean else 1
+
+
+def _taken_directory(plan: _Plan, opened: ExitStack) -> str | None:
+    """Hold the data directory, if there is to be one. Returns its path."""
+    if plan.data_directory is None:
+        return None
+    try:
+        held = DataDirectory(plan.data_directory)
+    except DataDirectoryError as error:
+        raise StartError(str(error)) from error
+    opened.callback(held.release)
+    return held.path
+
+
+class _Report:
+    """Tells whoever started the broker how it went: the parent of a daemon, or a person at a terminal.
+
+    Args:
+        plan: what was asked for.
+        child: the daemon's way to its parent; None in the foreground.
+    """
+
+    def __init__(self, plan: _Plan, child: daemon.Child | None) -> None:
+        self._child = child
+        self._is_port_chosen = plan.values.number("port") == 0
+        self._logs_to_stderr = plan.values.switch("log-to-stderr")
+        self._is_told = False
+
+    def ready(self, port: int) -> None:
+        """The broker listens."""
+        self._is_told = True
+        if self._child is not None:
+            self._child.ready(port)
+        elif self._is_port_chosen and sys.stdout is not None:
+            print(port, flush=True)  # noqa: T201
+
+    def failed(self, text: str, *, is_logged: bool = True) -> None:
+        """It does not, or no longer. If the log has said so, and goes to standard error, that is enough."""
+        if self._child is not None:
+            if not self._is_told:
+                self._child.failed(printable(text))
+        elif not (is_logged and self._logs_to_stderr):
+            _say(text)
+        self._is_told = True
+
+
+# ---- options ----
+
+
+def _logging(values: Values, *, is_daemon: bool) -> Logging:
+    rules = Rules(enabled_rules(values.texts("log-enable"), trace=values.switch("trace")), values.texts("log-disable"))
+    file = values.text("log-to-file")
+    sinks = Sinks(
+        stderr=values.switch("log-to-stderr") and not is_daemon,
+        stdout=values.switch("log-to-stdout") and not is_daemon,
+        file=file,
+        syslog=values.switch("log-to-syslog")
+        if values.is_given("log-to-syslog")
+        else is_daemon and file is None and has_syslog(),
+        syslog_name=values.word("syslog-name"),
+        syslog_facility=values.word("syslog-facility"),
+    )
+    parts = LineFormat(
+        time=values.switch("log-time"),
+        level=values.switch("log-level"),
+        category=values.switch("log-category"),
+        source=values.switch("log-source"),
+        thread=values.switch("log-thread"),
+        function=values.switch("log-function"),
+        hires_timestamp=values.switch("log-hires-timestamp"),
+        prefix=values.text("log-prefix") or "",
+    )
+    return Logging(rules, sinks, parts)
+
+
+def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
+    """The broker's settings, by its options."""
+    return BrokerSettings(
+        port=values.number("port"),
+        interfaces=values.texts("interface") or LOOPBACK,
+        backlog=values.number("connection-backlog"),
+        data_directory=data_directory,
+        auth=values.switch("auth"),
+        realm=values.word("realm"),
+        user_file=values.text("user-file"),
+        max_connections=values.number("max-connections"),
+        negotiate_seconds=values.number("max-negotiate-time") / 1000,
+        queue_limit_bytes=values.number("default-queue-limit"),
+    )
+
+
+def distribution_version() -> str:
+    """The version of the installed package."""
+    try:
+        return version("qstore")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Queues: messages in their order, those who take them, and those who look on."""

@@ -1,0 +1,444 @@
+"""A queue.
+
+    head -> entry -> entry -> ... -> end          linked in the order in which the messages came
+                       ^ cursor                   no entry before it waits to be delivered
+                              ^ limit             the first position that may not be delivered yet
+
+Consumers that can take a message stand in a ring and get one each in turn. A message that comes back (release, a
+session that ends) is again where it was, and the cursor goes back to it. Those who only look on have cursors of their
+own.
+
+A message that a durable queue keeps in its journal may be delivered when its record is on the disk, and none that came
+after it before: so what is written raises a barrier, and `limit` is where the first barrier begins that still stands.
+Everything else may be delivered at once.
+
+Nothing is delivered when a message comes: the queue is put among those that the turn has to serve, and `dispatch` is
+called when all that came with it is in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import ResourceLimitExceededError
+from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
+from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry, end_entry
+from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from broker.exchanges.exchange import Exchange
+    from broker.message import Message
+    from broker.store_protocol import Store
+    from broker.turn import Turn
+
+_NO_LIMIT: Final = 1 << 62
+_new_entry: Final = Entry.__new__
+
+
+class Barrier:
+    """Messages that are not to be delivered before something is on the disk.
+
+    Attributes:
+        last: position of the last of them.
+        is_open: whether it is.
+    """
+
+    __slots__ = ("is_open", "last")
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.is_open = False
+
+
+class Queue:
+    """A queue of the broker.
+
+    Args:
+        name: its name.
+        turn: serves it.
+        durable: whether it is there after a restart.
+        auto_delete: whether it goes with its last consumer.
+        arguments: of its declaration.
+        store: the store that keeps it; None if it is not kept.
+        journal: its journal in the store; any type that the store likes.
+        most_bytes: content that it holds at most; 0 for no limit.
+        clock: seconds since 1970.
+
+    Attributes:
+        name, durable, auto_delete, arguments, store, journal, most_bytes: as above.
+        alternate: the exchange that gets what is rejected, and what is left when the queue is deleted.
+        owner: whose it is alone; None if everybody may use it.
+        message_count: messages on it, those that consumers hold included.
+        acquired_count: those that consumers or transactions hold.
+        message_bytes: their content.
+        is_deleted: it is gone; nothing can be done with it any more.
+    """
+
+    __slots__ = (
+        "_append",
+        "_barriers",
+        "_browsers",
+        "_clock",
+        "_consumers",
+        "_cursor",
+        "_end",
+        "_head",
+        "_limit",
+        "_turn",
+        "_waiting",
+        "acquired_count",
+        "alternate",
+        "arguments",
+        "auto_delete",
+        "durable",
+        "exclusive_consumer",
+        "is_deleted",
+        "journal",
+        "message_bytes",
+        "message_count",
+        "most_bytes",
+        "name",
+        "owner",
+        "store",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        turn: Turn,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: TypedMap = EMPTY_MAP,
+        store: Store | None = None,
+        journal: Any = None,
+        most_bytes: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name, self.durable, self.auto_delete, self.arguments = name, durable, auto_delete, arguments
+        self.store, self.journal, self.most_bytes = store, journal, most_bytes
+        self._append = None if store is None else store.append
+        self._turn, self._clock = turn, clock
+        self.alternate: Exchange | None = None
+        self.owner: object | None = None
+        self.exclusive_consumer: Consumer | None = None
+        self.is_deleted = False
+        self.message_count = self.acquired_count = self.message_bytes = 0
+        self._head = end_entry(0)
+        self._head.state = GONE
+        self._end = end_entry(1)
+        self._head.next, self._end.previous = self._end, self._head
+        self._cursor = self._end
+        self._limit = _NO_LIMIT
+        self._barriers: deque[Barrier] = deque()
+        self._waiting: deque[Consumer] = deque()
+        self._consumers: list[Consumer] = []
+        self._browsers: list[Consumer] = []
+
+    # ---- messages come ----
+
+    def keeps(self, message: Message) -> bool:
+        """Whether the message is kept in the queue's journal."""
+        return message.is_persistent and self.journal is not None
+
+    def check_room(self, message: Message) -> None:
+        """Raises ResourceLimitExceededError if the queue has no room for the message."""
+        if self.most_bytes and self.message_bytes + len(message.body) > self.most_bytes:
+            used = f"{self.message_bytes} of {self.most_bytes} bytes are used"
+            raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{self.name}": {used}')
+
+    def publish(self, message: Message) -> bool:
+        """Put a message at the end, and into the journal if it is kept there.
+
+        Returns:
+            Whether it is promised only when what was written in this turn is on the disk.
+
+        Raises:
+            ResourceLimitExceededError: there is no room for it.
+            The store's `failed_error`, if the journal's disk has failed.
+        """
+        if self.most_bytes:
+            self.check_room(message)
+        if message.is_persistent and self.journal is not None:
+            assert self._append is not None
+            assert self.store is not None
+            parts, size, crc = message.stored_form()
+            try:
+                rid = self._append.enqueue(self.journal, parts, size, crc)
+            except self.store.full_error as error:
+                raise ResourceLimitExceededError(str(error)) from error
+            self.add_held(message, rid)
+            turn = self._turn
+            turn.written[self] = None
+            turn.journals[self.journal] = None
+            return True
+        self.add(message, 0)
+        return False
+
+    def add(self, message: Message, rid: int) -> Entry:
+        """Put a message at the end; it is in the journal already, or is not to be."""
+        entry = self._end
+        position = entry.position
+        end = _new_entry(Entry)
+        end.position = position + 1
+        end.state = END
+        end.rid = 0
+        end.is_redelivered = False
+        end.previous = entry
+        entry.next = end
+        entry.message = message
+        entry.rid = rid
+        entry.state = AVAILABLE
+        self._end = end
+        self.message_count += 1
+        self.message_bytes += len(message.body)
+        self._turn.ready[self] = None
+        return entry
+
+    # ---- what is on the disk may be delivered ----
+
+    def add_held(self, message: Message, rid: int) -> Entry:
+        """As `add`, but it, and what follows, is delivered only when a barrier that is raised after it was lowered."""
+        entry = self.add(message, rid)
+        if self._limit == _NO_LIMIT:
+            self._limit = entry.position
+        return entry
+
+    def raise_barrier(self) -> Barrier:
+        """What was added and held so far is waited for, until `lower` is called with this."""
+        barrier = Barrier(self._end.position - 1)
+        self._barriers.append(barrier)
+        return barrier
+
+    def lower(self, barrier: Barrier) -> None:
+        """What the barrier was for is on the disk."""
+        barrier.is_open = True
+        barriers = self._barriers
+        while barriers and barriers[0].is_open:
+            self._limit = barriers.popleft().last + 1
+        if not barriers and self not in self._turn.written:
+            self._limit = _NO_LIMIT
+        self._turn.ready[self] = None
+        self._turn.schedule()
+
+    # ---- messages go ----
+
+    def dequeue(self, entry: Entry) -> bool:
+        """A message that somebody had acquired is done with.
+
+        Returns:
+            Whether its removal is promised only when what was written in this turn is on the disk.
+        """
+        rid = entry.rid
+        if rid:
+            assert self._append is not None
+            self._append.dequeue(self.journal, rid)
+            self._turn.journals[self.journal] = None
+        self.acquired_count -= 1
+        self.remove(entry)
+        return rid != 0
+
+    def remove(self, entry: Entry) -> None:
+        """Unlink an entry. It must not count as acquired any more."""
+        previous, following = entry.previous, entry.next
+        previous.next, following.previous = following, previous
+        entry.state = GONE
+        self.message_count -= 1
+        self.message_bytes -= len(entry.message.body)
+        if entry is self._cursor:
+            self._cursor = following
+        if self._browsers:
+            for browser in self._browsers:
+                if browser.cursor is entry:
+                    browser.cursor = following
+        del entry.next, entry.previous  # or one that is still looked at would keep all that came after it
+
+    def acquire(self, entry: Entry) -> bool:
+        """Take the message of an entry that was looked at. False if somebody else has it."""
+        if entry.state != AVAILABLE:
+            return False
+        entry.state = ACQUIRED
+        self.acquired_count += 1
+        return True
+
+    def release(self, entry: Entry, *, is_redelivered: bool) -> None:
+        """An acquired message is to be delivered again, from its old place."""
+        if entry.state != ACQUIRED:
+            return
+        entry.state = AVAILABLE
+        self.acquired_count -= 1
+        if is_redelivered:
+            entry.is_redelivered = True
+        if entry.position < self._cursor.position:
+            self._cursor = entry
+        self._turn.ready[self] = None
+        self._turn.schedule()
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in order."""
+        entry = self._head.next
+        while entry.state != END:
+            following = entry.next
+            yield entry
+            entry = following
+
+    def available(self) -> Iterator[Entry]:
+        """The entries that nobody has acquired."""
+        return (entry for entry in self.entries() if entry.state == AVAILABLE)
+
+    def delivered_rids(self) -> list[int]:
+        """Record ids of the messages that were delivered, to be marked if they come back after a restart."""
+        return [each.rid for each in self.entries() if each.rid and (each.is_redelivered or each.state == ACQUIRED)]
+
+    def purge(self, most: int = 0) -> tuple[int, bool]:
+        """Remove the messages that wait, at most `most` of them unless that is 0.
+
+        Returns:
+            How many; and whether some of them are promised to be gone only when what was written is on the disk.
+        """
+        count, is_written = 0, False
+        for entry in list(self.available()):
+            if most and count == most:
+                break
+            self.acquire(entry)
+            is_written = self.dequeue(entry) or is_written
+            count += 1
+        return count, is_written
+
+    def expire(self) -> int:
+        """Remove the messages that wait and have expired. Returns how many."""
+        now = self._clock()
+        expired = [entry for entry in self.available() if 0 < entry.message.expires_at <= now]
+        for entry in expired:
+            self._drop_expired(entry)
+        if expired:
+            self._turn.schedule()
+        return len(expired)
+
+    def _drop_expired(self, entry: Entry) -> None:
+        self.acquire(entry)
+        self.dequeue(entry)
+
+    # ---- consumers ----
+
+    @property
+    def consumer_count(self) -> int:
+        """How many subscriptions it has."""
+        return len(self._consumers) + len(self._browsers)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is on it."""
+        return self.message_count == 0
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Offer messages to one more, when `wake` has been called for it."""
+        consumer.is_waiting = False
+        if consumer.acquires:
+            self._consumers.append(consumer)
+        else:
+            consumer.cursor = self._head.next
+            self._browsers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """One is gone."""
+        if consumer.acquires:
+            self._consumers.remove(consumer)
+            if consumer.is_waiting:
+                self._waiting.remove(consumer)
+        else:
+            self._browsers.remove(consumer)
+        consumer.is_waiting = False
+        if self.exclusive_consumer is consumer:
+            self.exclusive_consumer = None
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer can take messages."""
+        if consumer.is_waiting:
+            return
+        consumer.is_waiting = True
+        if consumer.acquires:
+            self._waiting.append(consumer)
+        self._turn.ready[self] = None
+        self._turn.schedule()
+
+    def deleted(self) -> list[Consumer]:
+        """The queue is gone. Returns the consumers that it had, which are to be told."""
+        self.is_deleted = True
+        consumers = self._consumers + self._browsers
+        for consumer in consumers:
+            self.remove_consumer(consumer)
+        return consumers
+
+    # ---- delivery ----
+
+    def dispatch(self) -> None:
+        """Give messages to consumers, as long as there are both."""
+        for browser in list(self._browsers):
+            if browser.is_waiting:
+                self._show(browser)
+        waiting = self._waiting
+        if waiting:
+            self._skip_taken()
+        passed_over: Entry | None = None
+        while waiting:
+            entry = self._cursor
+            state = entry.state
+            if state == END or entry.position >= self._limit:
+                break
+            self._cursor = entry.next
+            if state != AVAILABLE:
+                continue
+            if entry.message.expires_at and entry.message.expires_at <= self._clock():
+                self._drop_expired(entry)
+                continue
+            if not self._give(entry, waiting) and passed_over is None:
+                passed_over = entry
+        if passed_over is not None and passed_over.state == AVAILABLE:
+            self._cursor = passed_over
+
+    def _skip_taken(self) -> None:
+        entry = self._cursor
+        while entry.state == ACQUIRED:
+            entry = entry.next
+        self._cursor = entry
+
+    def _give(self, entry: Entry, waiting: deque[Consumer]) -> bool:
+        """Give the message to the next consumer that takes it. Whether one did."""
+        entry.state = ACQUIRED
+        self.acquired_count += 1
+        for _ in range(len(waiting)):
+            consumer = waiting[0]
+            result = consumer.deliver(entry)
+            if result == TAKEN:
+                if len(waiting) > 1:
+                    waiting.rotate(-1)
+                return True
+            if result == NOT_FOR_ME:
+                waiting.rotate(-1)
+                continue
+            waiting.popleft()
+            consumer.is_waiting = False
+            if result != REFUSED:
+                return True
+        entry.state = AVAILABLE
+        self.acquired_count -= 1
+        return False
+
+    def _show(self, browser: Consumer) -> None:
+        """Let one who looks on see what it has not seen."""
+        while browser.is_waiting:
+            entry = browser.cursor
+            if entry.state == END or entry.position >= self._limit:
+                return
+            if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= self._clock()):
+                result = browser.deliver(entry)
+                if result == REFUSED:
+                    browser.is_waiting = False
+                    return
+                if result not in (TAKEN, NOT_FOR_ME):
+                    browser.is_waiting = False
+            browser.cursor = entry.next if entry.state != GONE else browser.cursor

@@ -1,0 +1,369 @@
+"""The broker on the network: listeners, sockets, timers, the store's descriptor.
+
+Everything happens in one event loop. A socket's bytes go to its connection, which is a machine without I/O; what that
+has to send is written at the end of the turn. Who is too fast is stopped by not reading his socket:
+
+    a client that does not read what it is sent      nothing is read from it until it does
+    publishers that are faster than the disk         are not read until their records are on the disk
+    a session whose command takes time               its connection is not read until it is done
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, cast
+
+from broker.broker import Broker
+from broker.errors import InternalError, ModelError
+from broker.logs import log_of
+from broker.protocols.amqp_0_10.connection import Phase
+from broker.protocols.amqp_0_10.server_connection import ServerConnection
+from broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from broker.security.authentication import Authentication
+from broker.security.mechanisms import Failure, PasswordCheck, Success
+from broker.security.users import Users
+from broker.settings import BrokerSettings
+from formats.amqp_0_10.codes import CloseCode
+
+_LOG: Final = log_of("Network")
+
+_HIGH_WATER: Final = 1024 * 1024  # bytes that wait for one socket before nothing more is put there
+_TICK: Final = 0.5  # seconds between looks at heartbeats and timeouts
+_PURGE_INTERVAL: Final = 600.0  # seconds between looks for messages that have expired
+_IDLE_GAP: Final = 0.000_2  # seconds without work after which the loop counts as idle
+_GC_THRESHOLD: Final = 50_000  # new objects between collections: messages make many, and no cycles
+_CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
+
+
+class Server:
+    """The listeners of a broker, and its connections.
+
+    Args:
+        broker: the model, recovered.
+        settings: its limits.
+    """
+
+    def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
+        self.broker, self.settings = broker, settings
+        users = None if settings.user_file is None else Users(settings.user_file)
+        self.authentication = Authentication(is_on=settings.auth, realm=settings.realm, users=users)
+        self.loop = asyncio.get_running_loop()
+        self.sessions = SessionRegistry(broker)
+        self.connections: dict[SocketConnection, None] = {}
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._password_checks = ThreadPoolExecutor(self.settings.password_checks, "password-check")
+        self._ticker: asyncio.TimerHandle | None = None
+        self._next_purge = time.monotonic() + _PURGE_INTERVAL
+        self._last_work = 0.0
+        self._is_first = False
+        self.pressure = Pressure(self)
+        broker.turn.is_idle = self._is_idle
+
+    # ---- listening ----
+
+    async def listen(self) -> list[int]:
+        """Listen on every interface. Returns the ports, one for each address.
+
+        Raises:
+            OSError: an address cannot be had.
+        """
+        port = self.settings.port
+        ports: list[int] = []
+        for interface in self.settings.interfaces:
+            try:
+                server = await self.loop.create_server(
+                    lambda: SocketConnection(self), interface, port, backlog=self.settings.backlog
+                )
+            except OSError as error:
+                if ports and _is_absent(error):
+                    _LOG.info("Not listening on %s: %s", interface, error)
+                    continue  # a host without IPv6
+                await self._close_listeners()
+                raise
+            self._servers.append(server)
+            ports.extend(each.getsockname()[1] for each in server.sockets)
+            port = port or ports[0]
+        for number in dict.fromkeys(ports):
+            _LOG.notice("Listening on TCP/TCP6 port %d", number)
+        self._watch_store()
+        await self.broker.wiring.keep_standard_exchanges()
+        self._tick()
+        gc.set_threshold(_GC_THRESHOLD, 50, 100)
+        gc.collect()
+        gc.freeze()
+        return ports
+
+    def _watch_store(self) -> None:
+        store = self.broker.store
+        if store is not None and store.fileno() >= 0:
+            self.loop.add_reader(store.fileno(), self._collect)
+
+    def _collect(self) -> None:
+        """The disk has done something."""
+        assert self.broker.store is not None
+        self.broker.store.collect()
+        if self.broker.store.failure is not None:
+            self.loop.remove_reader(self.broker.store.fileno())
+        self.broker.turn.end()
+        self._last_work = time.perf_counter()
+        self.pressure.look()
+
+    async def _close_listeners(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    # ---- the turn ----
+
+    def work_begins(self) -> None:
+        """A socket has brought something."""
+        now = time.perf_counter()
+        self._is_first = now - self._last_work > _IDLE_GAP
+        self._last_work = now
+
+    def _is_idle(self) -> bool:
+        """Whether nothing else was to be done just before, so that the disk may be waited for here."""
+        self._last_work = time.perf_counter()
+        return self._is_first and not self.broker.turn.flushes_under_way > 1
+
+    # ---- time ----
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for connection in list(self.connections):
+            connection.tick(now)
+        self.sessions.tick(now)
+        if now >= self._next_purge:
+            self._next_purge = now + _PURGE_INTERVAL
+            self.broker.expire()
+        self._ticker = self.loop.call_later(_TICK, self._tick)
+
+    # ---- for connections ----
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run what takes time."""
+        task = self.loop.create_task(self._run(work, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        error: ModelError | None = None
+        try:
+            await work
+        except ModelError as failed:
+            error = failed
+        except Exception as failed:
+            _LOG.exception("A command has failed")
+            error = InternalError(f"{type(failed).__name__}: {failed}")
+        done(error)
+
+    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+        """Check a password beside the event loop, only so many at a time."""
+        future = self.loop.run_in_executor(self._password_checks, check.run)
+        future.add_done_callback(lambda each: done(each.result()))
+
+    # ---- the end ----
+
+    async def close(self) -> None:
+        """Stop listening, close every connection, and wait until it is done."""
+        await self._close_listeners()
+        for connection in list(self.connections):
+            connection.shut_down()
+        self.broker.turn.end()
+        deadline = self.loop.time() + _CLOSE_SECONDS
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.broker.wiring.finish()
+        self.broker.turn.end()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        store = self.broker.store
+        if store is not None and store.fileno() >= 0:
+            self.loop.remove_reader(store.fileno())
+        self._password_checks.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_absent(error: OSError) -> bool:
+    return isinstance(error, socket.gaierror) or error.errno in (97, 99)  # no such family, address not available
+
+
+class Pressure:
+    """Publishers that are faster than the disk: they are not read until it has caught up.
+
+    Args:
+        server: whose connections.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stopped: dict[SocketConnection, None] = {}
+
+    def after(self, connection: SocketConnection) -> None:
+        """A connection has brought something: stop reading it, if a journal it may have written to is too full."""
+        for journal in self._server.broker.turn.journals:
+            if journal.gathered > journal.bound // 2:
+                self._stopped[connection] = None
+                connection.stop_reading(self)
+                return
+
+    def look(self) -> None:
+        """The disk has done something: go on with those who were stopped, if nothing is under way."""
+        if self._stopped and not self._server.broker.turn.journals:
+            stopped, self._stopped = self._stopped, {}
+            for connection in stopped:
+                connection.go_on_reading(self)
+
+
+class SocketConnection(asyncio.Protocol):
+    """One socket, and the connection that it brings.
+
+    Args:
+        server: where it belongs.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._machine: ServerConnection | None = None
+        self._reasons: set[object] = set()  # for not reading
+        self._opened = time.monotonic()
+
+    # ---- asyncio ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        server = self._server
+        if len(server.connections) >= server.settings.max_connections:
+            _LOG.warning("Client max connection count limit exceeded: %d", server.settings.max_connections)
+            self._transport.abort()
+            return
+        server.connections[self] = None
+        self._transport.set_write_buffer_limits(_HIGH_WATER)
+        with contextlib.suppress(OSError):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername")
+        self._machine = ServerConnection(
+            self,
+            server.sessions,
+            server.broker.turn,
+            server.settings,
+            server.authentication,
+            is_local=bool(peer) and ipaddress.ip_address(peer[0]).is_loopback,
+            now=time.monotonic,
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """The socket has brought something."""
+        machine = self._machine
+        if machine is None:
+            return
+        server = self._server
+        server.work_begins()
+        machine.receive(data)
+        if machine.is_paused:
+            self.stop_reading(machine)
+        elif server.broker.turn.journals:
+            server.pressure.after(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The socket is closed."""
+        self._server.connections.pop(self, None)
+        if self._machine is not None:
+            self._machine.closed()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        if self._machine is not None:
+            self._machine.pause_sending()
+        self.stop_reading(self)
+
+    def resume_writing(self) -> None:
+        """The socket takes more again."""
+        self.go_on_reading(self)
+        if self._machine is not None:
+            self._machine.resume_sending()
+
+    # ---- reading ----
+
+    def stop_reading(self, reason: object) -> None:
+        """Read nothing until `go_on_reading` was called for this reason, and all others that there are."""
+        if not self._reasons and self._transport is not None:
+            self._transport.pause_reading()
+        self._reasons.add(reason)
+
+    def go_on_reading(self, reason: object) -> None:
+        """One reason for not reading is gone."""
+        if reason in self._reasons:
+            self._reasons.discard(reason)
+            if not self._reasons and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # ---- for the machine ----
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run what takes time; what comes meanwhile is read later."""
+
+        def finished(error: ModelError | None) -> None:
+            done(error)
+            self._went_on()
+
+        self._server.run(work, finished)
+
+    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+        """Check a password."""
+
+        def checked(outcome: Success | Failure) -> None:
+            done(outcome)
+            self._went_on()
+
+        self._server.check_password(check, checked)
+
+    def _went_on(self) -> None:
+        if self._machine is not None and not self._machine.is_paused:
+            self.go_on_reading(self._machine)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the socket when all is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # ---- for the server ----
+
+    def tick(self, now: float) -> None:
+        """Some time has gone by."""
+        machine = self._machine
+        if machine is None:
+            return
+        machine.tick(now)
+        limit = self._server.settings.negotiate_seconds
+        if machine.phase in (Phase.HEADER, Phase.NEGOTIATING) and now - self._opened > limit:
+            _LOG.info("A client has not opened its connection within %s seconds", limit)
+            self.abort()
+
+    def shut_down(self) -> None:
+        """The broker stops: tell the client."""
+        if self._machine is not None:
+            self._machine.close(CloseCode.CONNECTION_FORCED, "the broker is shut down")
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()

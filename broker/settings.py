@@ -1,0 +1,52 @@
+"""What a broker runs with: the values of its options, and the limits that no option sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LOOPBACK: Final = ("127.0.0.1", "::1")
+"""Where a broker listens if it is not told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The settings of one broker. Every count, size and time that a client could drive up has its limit here.
+
+    Attributes:
+        port: TCP port; 0 to have one chosen.
+        interfaces: addresses or names of this host to listen on.
+        backlog: connections that may wait to be accepted.
+        data_directory: for what the broker itself keeps; None if it keeps nothing.
+        auth: whether clients have to say who they are.
+        realm: the part of a user's id after `@`.
+        user_file: names and passwords; None if there are none.
+        max_connections: at one time.
+        negotiate_seconds: from the connection until `open`: then it is closed.
+        max_frame: bytes of a frame, offered in `tune`. 65,535 is the most that 0-10 has (specification, 4.4.2).
+        max_channels: of a connection, offered in `tune`.
+        heartbeat_max_seconds: offered in `tune`; what a client asks for above it is lowered.
+        max_message_bytes: of a message's content and headers; a larger one ends its session.
+        session_timeout_max_seconds: how long a session that is detached is kept at most.
+        max_detached_sessions: how many of them are kept at one time.
+        password_checks: how many run at one time, beside the event loop.
+        queue_limit_bytes: content that a queue holds at most; 0 for no limit.
+    """
+
+    port: int = 5672
+    interfaces: tuple[str, ...] = LOOPBACK
+    backlog: int = 10
+    data_directory: str | None = None
+    auth: bool = True
+    realm: str = "QPID"
+    user_file: str | None = None
+    max_connections: int = 500
+    negotiate_seconds: float = 10.0
+    max_frame: int = 65_535
+    max_channels: int = 32_767
+    heartbeat_max_seconds: int = 120
+    max_message_bytes: int = 256 << 20
+    session_timeout_max_seconds: int = 86_400
+    max_detached_sessions: int = 1_000
+    password_checks: int = 4
+    queue_limit_bytes: int = 100 << 20

@@ -1,0 +1,1 @@
+"""Transactions: what is done together, or not at all."""

@@ -1,0 +1,132 @@
+"""A local transaction: what a session publishes and accepts between two commits.
+
+Until `commit` nothing of it happens: messages that are published are on no queue, and messages that are accepted stay
+acquired. At commit everything is checked first, then all that durable queues keep is written as one transaction of the
+store; messages are put on their queues at once, behind barriers that are lowered when the commit is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.errors import InternalError, ModelError, ResourceLimitExceededError
+from broker.exchanges.exchange import Exchange
+from broker.message import Message
+from broker.queues.entry import Entry
+from broker.queues.queue import Barrier, Queue
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+Done = Callable[[ModelError | None], None]
+
+
+class LocalTransaction:
+    """One transaction.
+
+    Args:
+        broker: the model.
+        most_bytes: content of the messages that are published in it, at most; 0 for no limit.
+    """
+
+    __slots__ = ("_accepted", "_broker", "_bytes", "_most_bytes", "_published")
+
+    def __init__(self, broker: Broker, most_bytes: int) -> None:
+        self._broker, self._most_bytes = broker, most_bytes
+        self._published: list[tuple[Message, Sequence[Queue]]] = []
+        self._accepted: list[tuple[Queue, Entry]] = []
+        self._bytes = 0
+
+    def publish(self, message: Message, exchange: Exchange) -> None:
+        """Publish a message at commit, to the queues to which it is routed now.
+
+        Raises:
+            ResourceLimitExceededError: the transaction is too large.
+        """
+        self._bytes += len(message.body)
+        if self._most_bytes and self._bytes > self._most_bytes:
+            raise ResourceLimitExceededError(f"a transaction of more than {self._most_bytes} bytes")
+        self._published.append((message, self._broker.route(message, exchange)))
+
+    def accept(self, queue: Queue, entry: Entry) -> None:
+        """Dequeue an acquired message at commit."""
+        self._accepted.append((queue, entry))
+
+    def commit(self, done: Done) -> None:
+        """Do all of it.
+
+        Args:
+            done: called when it is done and on the disk, or with the error because of which nobody can say.
+
+        Raises:
+            ModelError: it cannot be done, and nothing was.
+        """
+        published = [
+            (message, queue) for message, queues in self._published for queue in queues if not queue.is_deleted
+        ]
+        accepted = [(queue, entry) for queue, entry in self._accepted if not queue.is_deleted]
+        self._check_room(published)
+        barriers: list[tuple[Queue, Barrier]] = []
+
+        def committed(error: Exception | None) -> None:
+            if error is not None:
+                done(InternalError(f"the transaction may be committed or not: {error}"))
+                return
+            for queue, entry in accepted:
+                if not queue.is_deleted:
+                    queue.acquired_count -= 1
+                    queue.remove(entry)
+            for queue, barrier in barriers:
+                queue.lower(barrier)
+            done(None)
+
+        rids = iter(self._write(published, accepted, committed))
+        for message, queue in published:
+            queue.add_held(message, next(rids) if queue.keeps(message) else 0)
+        barriers += [(queue, queue.raise_barrier()) for queue in dict.fromkeys(queue for _, queue in published)]
+        if not self._is_written(published, accepted):
+            committed(None)
+
+    def _check_room(self, published: list[tuple[Message, Queue]]) -> None:
+        wanted: dict[Queue, int] = {}
+        for message, queue in published:
+            wanted[queue] = wanted.get(queue, 0) + len(message.body)
+        for queue, size in wanted.items():
+            if queue.most_bytes and queue.message_bytes + size > queue.most_bytes:
+                raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}"')
+
+    def _is_written(self, published: list[tuple[Message, Queue]], accepted: list[tuple[Queue, Entry]]) -> bool:
+        return any(queue.keeps(message) for message, queue in published) or any(entry.rid for _, entry in accepted)
+
+    def _write(
+        self,
+        published: list[tuple[Message, Queue]],
+        accepted: list[tuple[Queue, Entry]],
+        committed: Callable[[Exception | None], None],
+    ) -> list[int]:
+        """Write what is kept. Returns the record ids of the messages that are."""
+        store = self._broker.store
+        if store is None or not self._is_written(published, accepted):
+            return []
+        enqueues = [
+            store.transaction_enqueue(queue.journal, *message.stored_form())
+            for message, queue in published
+            if queue.keeps(message)
+        ]
+        dequeues = [store.transaction_dequeue(queue.journal, entry.rid) for queue, entry in accepted if entry.rid]
+        try:
+            rids = store.transactions.commit(enqueues, dequeues, committed)
+        except store.full_error as error:
+            raise ResourceLimitExceededError(str(error)) from error
+        except store.errors as error:
+            raise InternalError(str(error)) from error
+        turn = self._broker.turn
+        for message, queue in published:
+            if queue.keeps(message):
+                turn.journals[queue.journal] = None
+        for queue, entry in accepted:
+            if entry.rid:
+                turn.journals[queue.journal] = None
+        turn.schedule()
+        return rids

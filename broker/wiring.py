@@ -1,0 +1,397 @@
+"""Changes of exchanges, queues and bindings, with every check, over the store; and questions about them.
+
+Changes come one after the other, whoever asks for them, and each is made to its end, even if whoever asked is gone by
+then. What is durable goes to the store first: the model changes when the store has it on the disk, and stays as it was
+if the store cannot. Without a store, durable things are made all the same, and kept by nobody.
+
+Deleting a queue is the exception, since it must not get messages while the store deletes it: it leaves the exchanges
+first, gives its messages to its alternate exchange, which keeps them before they leave the queue, and comes back with
+its bindings if anything of that fails.
+
+Rules, where AMQP 0-10 (classes exchange and queue) leaves a choice, and their sources:
+
+    declared again      type and alternate exchange must agree, where they are given; all else is ignored  (XML, sticky)
+    exclusive           nobody else may declare, bind, unbind, delete, purge or subscribe; anybody may ask  (003, 3a)
+    delete              first if-empty, then if-unused, then exclusive                                      (003, 3a)
+    arguments           those that nobody knows are kept, and mean nothing                                  (004cd, H6)
+    names               "amq." is reserved for both, "qpid." for exchanges
+    auto-delete         a queue goes with its owner, if it has one, else with its last consumer (003, 3a); an exchange
+                        with its last binding, unless it is an alternate exchange
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+from broker.errors import (
+    InvalidArgumentError,
+    ModelError,
+    NotAllowedError,
+    NotFoundError,
+    PreconditionFailedError,
+    ResourceLockedError,
+)
+from broker.exchanges.exchange import Binding, Exchange
+from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
+from broker.kept_wiring import KeptWiring
+from broker.logs import log_of
+from broker.one_by_one import OneByOne
+from broker.queues.queue import Queue
+from broker.removal import QueueRemoval
+from broker.wiring_checks import (
+    EXCHANGE_NAMES,
+    QUEUE_NAMES,
+    check_alternate,
+    check_name,
+    check_owner,
+    check_type,
+)
+from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+_LOG: Final = log_of("Model")
+
+_Made = TypeVar("_Made")
+_Asked = ParamSpec("_Asked")
+
+
+class BoundReply(NamedTuple):
+    """What is not there of a binding that was asked for; all False: it is. 0-10: struct exchange-bound-result."""
+
+    exchange_not_found: bool = False
+    queue_not_found: bool = False
+    queue_not_matched: bool = False
+    key_not_matched: bool = False
+    args_not_matched: bool = False
+
+
+def _one_by_one(
+    change: Callable[Concatenate[Wiring, _Asked], Coroutine[Any, Any, _Made]],
+) -> Callable[Concatenate[Wiring, _Asked], Coroutine[Any, Any, _Made]]:
+    """A change that waits for those before it, and that nobody who is gone can break off."""
+
+    @functools.wraps(change)
+    async def asked(self: Wiring, /, *arguments: _Asked.args, **named: _Asked.kwargs) -> _Made:
+        return await self._changes.do(lambda: change(self, *arguments, **named))
+
+    return asked
+
+
+class Wiring:
+    """Changes the exchanges, queues and bindings of one broker.
+
+    In all of it an `owner` is whoever can have a queue for himself, a session as a rule; None is the broker itself.
+
+    Args:
+        broker: the broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._queues, self._exchanges = broker.queues, broker.exchanges
+        self._kept = KeptWiring(broker.store)
+        self._removal = QueueRemoval(broker, self._kept)
+        self._changes = OneByOne()
+
+    async def finish(self) -> None:
+        """Wait until no change is under way: before the store is closed."""
+        await self._changes.finish()
+
+    # ---- by name ----
+
+    def find_queue(self, name: str) -> Queue:
+        """The queue of this name.
+
+        Raises:
+            InvalidArgumentError: the name is empty.
+            NotFoundError: there is none.
+        """
+        if not name:
+            raise InvalidArgumentError("No queue name specified")
+        queue = self._queues.get(name)
+        if queue is None:
+            raise NotFoundError(f"Queue not found: {name}")
+        return queue
+
+    def find_exchange(self, name: str) -> Exchange:
+        """The exchange of this name; the default one cannot be named. Raises as `find_queue`."""
+        if not name:
+            raise InvalidArgumentError("No exchange name specified; the default exchange takes no changes")
+        exchange = self._exchanges.get(name)
+        if exchange is None:
+            raise NotFoundError(f"Exchange not found: {name}")
+        return exchange
+
+    # ---- queues ----
+
+    @_one_by_one
+    async def declare_queue(
+        self,
+        name: str,
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        alternate: str = "",
+        arguments: TypedMap = EMPTY_MAP,
+        owner: object | None = None,
+        user: str = "",
+    ) -> Queue:
+        """Make a queue, or see that there is one like this.
+
+        Args:
+            name: its name.
+            passive: make none.
+            durable: keep it.
+            exclusive: it is the owner's alone.
+            auto_delete: it goes when it is not used any more.
+            alternate: the exchange for messages that are rejected, or left over; empty for none.
+            arguments: kept with it; those of the store say how large its journal is.
+            owner: who asks.
+            user: the name of the user who asks; kept with it.
+
+        Raises:
+            InvalidArgumentError: the name is empty, or an argument cannot be understood.
+            NotFoundError: there is no such alternate exchange, or, if passive, no such queue.
+            NotAllowedError: the name is reserved, or the queue has another alternate exchange.
+            ResourceLockedError: it is somebody else's, or in use and cannot become exclusive.
+            InternalError: the store cannot keep it.
+        """
+        queue = self.find_queue(name) if passive else self._queues.get(name)
+        wanted = self.find_exchange(alternate) if alternate else None
+        if queue is None:
+            check_name("queue", name, QUEUE_NAMES)
+            journal = await self._kept.make_queue(name, alternate, arguments, user, auto_delete) if durable else None
+            queue = self._broker.make_queue(
+                name, durable=durable, auto_delete=auto_delete, arguments=arguments, journal=journal
+            )
+            queue.alternate = wanted
+            self._queues[name] = queue
+        else:
+            check_owner(queue, owner)
+            check_alternate(queue, wanted)
+        if exclusive and queue.owner is not owner:
+            if passive or queue.consumer_count:
+                raise ResourceLockedError(f'queue "{name}" is in use, and cannot become exclusive')
+            queue.owner = owner
+        return queue
+
+    @_one_by_one
+    async def delete_queue(
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, owner: object | None = None
+    ) -> None:
+        """Delete a queue with its bindings; its messages go to its alternate exchange, if it has one.
+
+        Args:
+            name: its name.
+            if_unused: only if it has no consumers.
+            if_empty: only if it has no messages, those that consumers hold included.
+            owner: who asks.
+
+        Raises:
+            InvalidArgumentError: the name is empty.
+            NotFoundError: there is no such queue.
+            PreconditionFailedError: it is not empty, or used.
+            ResourceLockedError: it is somebody else's.
+            ResourceLimitExceededError: there is no room for its messages where they are to go.
+            InternalError: the store cannot delete it.
+        """
+        queue = self.find_queue(name)
+        if if_empty and not queue.is_empty:
+            raise PreconditionFailedError(f'queue "{name}" is not empty: it has {queue.message_count} messages')
+        if if_unused and queue.consumer_count:
+            raise PreconditionFailedError(f'queue "{name}" is in use: it has {queue.consumer_count} consumers')
+        check_owner(queue, owner)
+        await self._delete_queue(queue)
+
+    @_one_by_one
+    async def delete_if_unused(self, queue: Queue) -> None:
+        """An auto-delete queue has lost its owner or a consumer: delete it, if nobody is left.
+
+        Nobody asked for that, so that errors are only logged.
+        """
+        is_used = queue.owner is not None or queue.consumer_count
+        if not queue.auto_delete or is_used or self._queues.get(queue.name) is not queue:
+            return
+        try:
+            await self._delete_queue(queue)
+        except ModelError as error:
+            _LOG.error('Auto-delete queue "%s" stays: %s', queue.name, error)
+
+    async def _delete_queue(self, queue: Queue) -> None:
+        for exchange in await self._removal.remove(queue):
+            await self._delete_if_unbound(exchange)
+
+    # ---- exchanges ----
+
+    @_one_by_one
+    async def declare_exchange(
+        self,
+        name: str,
+        type_name: str,
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        auto_delete: bool = False,
+        alternate: str = "",
+        arguments: TypedMap = EMPTY_MAP,
+    ) -> Exchange:
+        """Make an exchange, or see that there is one like this.
+
+        Args:
+            name: its name.
+            type_name: the name of its type; for one that is there it may be empty.
+            passive: make none.
+            durable: keep it.
+            auto_delete: it goes with its last binding.
+            alternate: the exchange for messages that it has no queue for; empty for none.
+            arguments: kept with it.
+
+        Raises:
+            InvalidArgumentError: the name is empty.
+            NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
+            NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
+            InternalError: the store cannot keep it.
+        """
+        exchange = self.find_exchange(name) if passive else self._exchanges.get(name)
+        wanted = self.find_exchange(alternate) if alternate else None
+        if exchange is None or not name:
+            check_name("exchange", name, EXCHANGE_NAMES)
+            make = exchange_type(type_name)
+            exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
+            if durable:
+                await self._kept.make_exchange(exchange)
+            self._exchanges[name] = exchange
+        else:
+            check_type(exchange, type_name)
+            check_alternate(exchange, wanted)
+        return exchange
+
+    @_one_by_one
+    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange with its bindings.
+
+        Args:
+            name: its name.
+            if_unused: only if no queue is bound to it.
+
+        Raises:
+            InvalidArgumentError: the name is empty.
+            NotFoundError: there is no such exchange.
+            NotAllowedError: every broker has it, or it is the alternate exchange of another, or of a queue.
+            PreconditionFailedError: queues are bound to it.
+            InternalError: the store cannot delete it.
+        """
+        exchange = self.find_exchange(name)
+        if name in STANDARD_EXCHANGES:
+            raise NotAllowedError(f'exchange "{name}" is one that every broker has, and cannot be deleted')
+        if self._is_alternate(exchange):
+            raise NotAllowedError(f'exchange "{name}" is in use as an alternate exchange')
+        if if_unused and exchange.has_bindings:
+            raise PreconditionFailedError(f'exchange "{name}" is in use: queues are bound to it')
+        await self._delete_exchange(exchange)
+
+    async def _delete_exchange(self, exchange: Exchange) -> None:
+        await self._kept.delete_exchange(exchange)
+        del self._exchanges[exchange.name]
+        exchange.delete()
+
+    async def _delete_if_unbound(self, exchange: Exchange) -> None:
+        """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
+        if exchange.auto_delete and not exchange.has_bindings and not self._is_alternate(exchange):
+            try:
+                await self._delete_exchange(exchange)
+            except ModelError as error:
+                _LOG.error('Auto-delete exchange "%s" stays: %s', exchange.name, error)
+
+    def _is_alternate(self, exchange: Exchange) -> bool:
+        """Whether a queue or another exchange has it as alternate exchange."""
+        return any(each.alternate is exchange for each in self._exchanges.values()) or any(
+            each.alternate is exchange for each in self._queues.values()
+        )
+
+    @_one_by_one
+    async def keep_standard_exchanges(self) -> None:
+        """Have the store keep the exchanges that every broker has, so that it can keep bindings to them.
+
+        Raises:
+            InternalError: the store cannot keep them.
+        """
+        for name in STANDARD_EXCHANGES:
+            exchange = self._exchanges[name]
+            if exchange.store_id is None:
+                await self._kept.make_exchange(exchange)
+
+    # ---- bindings ----
+
+    @_one_by_one
+    async def bind(
+        self,
+        queue_name: str,
+        exchange_name: str,
+        key: str,
+        arguments: TypedMap = EMPTY_MAP,
+        *,
+        owner: object | None = None,
+    ) -> Binding | None:
+        """Bind a queue to an exchange. Returns the binding; None if it was there.
+
+        Raises:
+            InvalidArgumentError: a name is empty, or the exchange needs other arguments.
+            NotFoundError: there is no such queue or exchange.
+            NotAllowedError: the queue is bound under this key with other arguments, and they matter.
+            ResourceLockedError: the queue is somebody else's.
+            InternalError: the store cannot keep it.
+        """
+        queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
+        check_owner(queue, owner)
+        binding = exchange.prepare(queue, key, arguments)
+        if binding is not None:
+            await self._kept.make_binding(exchange, binding)
+            exchange.add(binding)
+        return binding
+
+    @_one_by_one
+    async def unbind(self, queue_name: str, exchange_name: str, key: str, *, owner: object | None = None) -> Binding:
+        """Remove a binding. Returns what it was.
+
+        Raises:
+            InvalidArgumentError: a name is empty.
+            NotFoundError: there is no such queue, exchange or binding.
+            ResourceLockedError: the queue is somebody else's.
+            InternalError: the store cannot delete it.
+        """
+        queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
+        check_owner(queue, owner)
+        binding = exchange.find_binding(queue, key)
+        if binding is None:
+            raise NotFoundError(f'queue "{queue_name}" is not bound to exchange "{exchange_name}" with key "{key}"')
+        await self._kept.delete_binding(binding)
+        exchange.remove(binding)
+        await self._delete_if_unbound(exchange)
+        return binding
+
+    # ---- questions ----
+
+    def query_queue(self, name: str) -> Queue | None:
+        """The queue of this name, if there is one. Anybody may ask."""
+        return self._queues.get(name)
+
+    def query_exchange(self, name: str) -> Exchange | None:
+        """The exchange of this name, if there is one; the default exchange for an empty name."""
+        return self._exchanges.get(name)
+
+    def bound(
+        self, exchange_name: str, queue_name: str = "", key: str | None = None, arguments: TypedMap | None = None
+    ) -> BoundReply:
+        """Whether there is a binding like this. What is empty or None does not matter: clients send either."""
+        exchange, queue = self._exchanges.get(exchange_name), self._queues.get(queue_name)
+        queue_not_found = bool(queue_name) and queue is None
+        if exchange is None or queue_not_found:
+            return BoundReply(exchange is None, queue_not_found)
+        return BoundReply(False, False, *exchange.bound(queue, key or None, arguments or None))

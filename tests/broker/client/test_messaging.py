@@ -1,0 +1,321 @@
+"""The Messaging API against a running broker, by both faces."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from broker.client import (
+    AssertionFailed,
+    Empty,
+    LinkClosedError,
+    Message,
+    NotFound,
+    SessionClosedError,
+    SessionError,
+    TransactionError,
+)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"q-{uuid.uuid4()}"
+
+
+def drain(receiver: Any) -> list[Any]:
+    found = []
+    while True:
+        try:
+            found.append(receiver.fetch(timeout=0).content)
+        except Empty:
+            return found
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 10])
+def test_queue(session: Any, name: str, capacity: int) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    receiver = session.receiver(name, capacity=capacity)
+    for number in range(25):
+        sender.send(Message(f"m{number}", properties={"n": number}, durable=number % 2 == 0), sync=number % 3 == 0)
+    sender.sync()
+    assert sender.unsettled() == 0
+    messages = [receiver.fetch(timeout=5) for _ in range(25)]
+    assert [message.content for message in messages] == [f"m{number}" for number in range(25)]
+    assert [message.properties["n"] for message in messages] == list(range(25))
+    assert not any(message.redelivered for message in messages)
+    assert drain(receiver) == []
+    session.acknowledge()
+    receiver.close()
+    assert drain(session.receiver(name)) == []
+
+
+@pytest.mark.parametrize("content", ["text", b"\0\xff", {"a": [1, {"b": None}]}, [1, "two"], "", "x" * 1_000_000])
+def test_contents(session: Any, name: str, content: Any) -> None:
+    session.sender(f"{name}; {{create: always}}").send(content)
+    assert session.receiver(name).fetch(timeout=5).content == content
+
+
+def test_no_such_node_leaves_the_session_alone(session: Any, name: str) -> None:
+    with pytest.raises(NotFound, match=name):
+        session.sender(name)
+    with pytest.raises(NotFound, match="no exchange"):
+        session.receiver(f"{name}; {{node: {{type: topic}}}}")
+    with pytest.raises(NotFound):
+        session.receiver(f"{name}; {{create: sender}}")
+    session.sender(f"{name}; {{create: sender}}").send("x")
+
+
+def test_queue_with_options(session: Any, name: str) -> None:
+    declare = "x-declare: {arguments: {'qpid.max_count': 5}, alternate-exchange: amq.fanout}"
+    session.sender(f"{name}; {{create: always, node: {{durable: true, {declare}}}}}")
+    session.sender(f"{name}; {{assert: always, node: {{type: queue, durable: true, {declare}}}}}")
+    for asserted in (
+        "durable: false",
+        "x-declare: {exclusive: true}",
+        "x-declare: {arguments: {'qpid.max_count': 6}}",
+        "x-declare: {alternate-exchange: amq.topic}",
+        "x-bindings: [{exchange: amq.topic, key: k}]",
+    ):
+        with pytest.raises(AssertionFailed, match=name):
+            session.sender(f"{name}; {{assert: always, node: {{{asserted}}}}}")
+
+
+def test_bindings_of_a_node(session: Any, name: str) -> None:
+    bindings = "node: {x-bindings: [{exchange: amq.direct, key: my-key}]}"
+    receiver = session.receiver(f"{name}; {{create: always, {bindings}}}")
+    session.sender("amq.direct/my-key").send("bound")
+    assert receiver.fetch(timeout=5).content == "bound"
+    session.sender(f"{name}; {{assert: always, {bindings}}}")
+
+
+def test_bindings_of_a_link(session: Any, name: str) -> None:
+    address = f"{name}; {{create: always, link: {{x-bindings: [{{exchange: amq.direct, key: {name}}}]}}}}"
+    receiver = session.receiver(address)
+    sender = session.sender(f"amq.direct/{name}")
+    sender.send("one")
+    assert receiver.fetch(timeout=5).content == "one"
+    receiver.close()
+    sender.send("two")
+    assert drain(session.receiver(name)) == []
+
+
+def test_deleting(session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always, delete: always}}")
+    receiver = session.receiver(f"{name}; {{delete: receiver}}")
+    receiver.close()
+    with pytest.raises(NotFound):
+        session.receiver(name)
+    sender.close()  # it is gone, which is not held against anybody
+    exchange = session.sender(f"{name}; {{create: always, delete: always, node: {{type: topic}}}}")
+    session.receiver(f"{name}; {{assert: always, node: {{type: topic}}}}").close()
+    exchange.close()
+    with pytest.raises(NotFound):
+        session.receiver(name)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "pattern", "sent", "expected"),
+    [
+        ("amq.topic", "/usa.#", ["usa", "usa.news", "europe.news", "usa.news.today"], [0, 1, 3]),
+        ("amq.topic", "/*.news", ["usa", "usa.news", "europe.news", "usa.news.today"], [1, 2]),
+        ("amq.topic", "", ["usa", "usa.news"], [0, 1]),
+        ("amq.direct", "/usa", ["usa", "usa.news"], [0]),
+        ("amq.fanout", "", ["usa", "usa.news"], [0, 1]),
+        ("amq.match", "/usa", ["usa", "usa.news"], [0]),
+        ("amq.match", "", ["usa", "usa.news"], [0, 1]),
+    ],
+)
+def test_exchanges(session: Any, exchange: str, pattern: str, sent: list[str], expected: list[int]) -> None:
+    receiver = session.receiver(exchange + pattern, capacity=5)
+    sender = session.sender(exchange)
+    for number, subject in enumerate(sent):
+        sender.send(Message(str(number), subject=subject))
+    assert drain(receiver) == [str(number) for number in expected]
+    receiver.close()
+    sender.send(Message("after", subject=sent[0]))
+
+
+def test_subjects(session: Any, name: str) -> None:
+    sender = session.sender(f"{name}/default; {{create: always}}")
+    sender.send("x")
+    sender.send(Message("y", subject="own"))
+    receiver = session.receiver(name)
+    assert [receiver.fetch(timeout=5).subject for _ in range(2)] == ["default", "own"]
+
+
+def test_subscription_queue_with_name(session: Any, name: str) -> None:
+    receiver = session.receiver(
+        f"amq.topic/{name}; {{link: {{name: {name}, x-declare: {{auto-delete: false, exclusive: false}}}}}}"
+    )
+    session.sender("amq.topic").send(Message("kept", subject=name))
+    browser = session.receiver(f"{name}; {{mode: browse}}")
+    assert drain(browser) == ["kept"]
+    browser.close()
+    receiver.close()
+    with pytest.raises(NotFound):
+        session.receiver(name)
+
+
+def test_request_and_response(session: Any, name: str) -> None:
+    requests = session.receiver(f"{name}; {{create: always}}")
+    responses = session.receiver("#")
+    assert "#" not in responses.address
+    session.sender(name).send(Message("ping", reply_to=responses.address, correlation_id="7"))
+    request = requests.fetch(timeout=5)
+    session.sender(request.reply_to).send(Message("pong", correlation_id=request.correlation_id))
+    response = responses.fetch(timeout=5)
+    assert (response.content, response.correlation_id) == ("pong", "7")
+
+
+def test_browsing(session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    for content in ("a", "b", "c"):
+        sender.send(content)
+    for capacity in (0, 2):
+        browser = session.receiver(f"{name}; {{mode: browse}}", capacity=capacity)
+        assert drain(browser) == ["a", "b", "c"]
+        session.acknowledge()
+        browser.close()
+    assert drain(session.receiver(name)) == ["a", "b", "c"]
+
+
+def test_settling_one_by_one(connection: Any, session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    for content in "abcde":
+        sender.send(content)
+    receiver = session.receiver(name, capacity=2)
+    messages = [receiver.fetch(timeout=5) for _ in range(4)]
+    session.acknowledge(messages[2])
+    session.acknowledge(messages[2])  # has been said
+    session.reject(messages[0], sync=False)
+    session.release(messages[3])
+    session.acknowledge(messages[1], sync=False)
+    session.sync()
+    session.close()
+    others = connection.session().receiver(name)
+    messages = [others.fetch(timeout=5) for _ in range(2)]
+    assert [(message.content, message.redelivered) for message in messages] == [("d", True), ("e", False)]
+
+
+def test_what_is_not_acknowledged_comes_back(connection: Any, session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    for content in "abc":
+        sender.send(content)
+    receiver = session.receiver(name, capacity=10)
+    receiver.fetch(timeout=5)
+    receiver.close()  # which returns b and c, and leaves a to the session
+    assert drain(connection.session().receiver(name)) == ["b", "c"]
+    session.close()
+    again = connection.session().receiver(name).fetch(timeout=5)
+    assert (again.content, again.redelivered) == ("a", True)
+
+
+def test_at_most_once(connection: Any, session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always, link: {{reliability: at-most-once}}}}")
+    sender.send("a", sync=False)
+    sender.send("b", sync=False)
+    assert sender.unsettled() == 0
+    session.sync()
+    receiver = session.receiver(f"{name}; {{link: {{reliability: unreliable}}}}")
+    assert receiver.fetch(timeout=5).content == "a"
+    session.close()
+    assert drain(connection.session().receiver(name)) == ["b"]
+
+
+def test_next_receiver(session: Any, name: str) -> None:
+    receivers = [session.receiver(f"{name}{each}; {{create: always}}", capacity=each) for each in range(2)]
+    with pytest.raises(Empty):
+        session.next_receiver(timeout=0)
+    for each in (1, 0, 1):
+        session.sender(f"{name}{each}").send(str(each))
+        found = session.next_receiver(timeout=5)
+        assert found == receivers[each]
+        assert found.fetch(timeout=0).content == str(each)
+
+
+# ----------------------------------------------------------------------------------------- transactions
+
+
+def test_commit_and_rollback(connection: Any, session: Any, name: str) -> None:
+    work = connection.session(transactional=True)
+    sender = work.sender(f"{name}; {{create: always, node: {{durable: true}}}}")
+    outside = session.receiver(name)
+    sender.send(Message("lost", durable=True))
+    assert drain(outside) == []
+    work.rollback()
+    for content in "abc":
+        sender.send(Message(content, durable=True))
+    work.commit()
+    assert drain(session.receiver(f"{name}; {{mode: browse}}")) == ["a", "b", "c"]
+    outside.close()
+
+    receiver = work.receiver(name, capacity=2)
+    assert receiver.fetch(timeout=5).content == "a"
+    work.acknowledge()
+    assert receiver.fetch(timeout=5).content == "b"
+    work.rollback()
+    messages = [receiver.fetch(timeout=5) for _ in range(3)]
+    assert [message.content for message in messages] == ["a", "b", "c"]
+    assert [message.redelivered for message in messages] == [True, True, False]
+    work.acknowledge(messages[0])
+    work.commit()
+    work.rollback()
+    assert [receiver.fetch(timeout=5).content for _ in range(2)] == ["b", "c"]
+    work.acknowledge()
+    work.commit()
+    assert drain(receiver) == []
+    work.close()
+    assert drain(session.receiver(name)) == []
+
+
+def test_only_transactional_sessions_commit(session: Any) -> None:
+    with pytest.raises(TransactionError):
+        session.commit()
+    with pytest.raises(TransactionError):
+        session.rollback()
+
+
+# --------------------------------------------------------------------------------------------- the end
+
+
+def test_a_session_error_ends_the_session_only(connection: Any, session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always, node: {{type: topic}}}}")
+    other = connection.session()
+    other.sender(f"{name}; {{delete: always}}").close()
+    with pytest.raises(SessionError, match="not-found") as caught:
+        sender.send(Message("nowhere", subject="x"))
+    assert caught.value.code == 404
+    with pytest.raises(SessionError, match="not-found"):
+        session.sync()
+    with pytest.raises(SessionError, match="not-found"):
+        sender.send("x", sync=False)
+    other.sync()
+    assert connection.is_open
+
+
+def test_exclusive_queues_are_locked(face: Any, broker: Any, session: Any, name: str) -> None:
+    session.sender(f"{name}; {{create: always, node: {{x-declare: {{exclusive: true}}}}}}")
+    other = face.connect(f"127.0.0.1:{broker.port}").session()
+    with pytest.raises(SessionError) as caught:
+        other.receiver(name)
+    assert caught.value.code == 405
+
+
+def test_closed_things_say_so(connection: Any, session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    receiver = session.receiver(name)
+    sender.close()
+    receiver.close()
+    with pytest.raises(LinkClosedError):
+        sender.send("x")
+    with pytest.raises(LinkClosedError):
+        receiver.fetch(timeout=0)
+    session.close()
+    with pytest.raises(SessionClosedError):
+        session.sender(name)
+    connection.close()
+    assert not connection.is_open
+    connection.open()
+    assert drain(connection.session().receiver(name)) == []

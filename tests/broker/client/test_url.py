@@ -1,0 +1,84 @@
+"""URLs of brokers and options of connections."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.client.errors import UrlError
+from broker.client.options import ConnectionOptions, connection_options
+from broker.client.url import Place, Url, parse_url
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost", Url((Place("localhost", 5672),))),
+        ("10.1.1.7:10000", Url((Place("10.1.1.7", 10000),))),
+        ("guest/secret@localhost", Url((Place("localhost"),), "guest", "secret")),
+        ("guest:sec@ret@localhost:1", Url((Place("localhost", 1),), "guest", "sec@ret")),
+        ("guest@localhost", Url((Place("localhost"),), "guest")),
+        ("amqp:tcp:127.0.0.1:5672,tcp:other", Url((Place("127.0.0.1"), Place("other")))),
+        ("amqp:u/p@a, b:2", Url((Place("a"), Place("b", 2)), "u", "p")),
+        ("amqp://a:5/", Url((Place("a", 5),))),
+        ("[::1]:99", Url((Place("::1", 99),))),
+        ("tcp:[fe80::1%eth0]", Url((Place("fe80::1%eth0"),))),
+    ],
+)
+def test_reads(text: str, expected: Url) -> None:
+    assert parse_url(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:65536", "a,,b", "ssl:a", "amqps://a", "[::1", "::1", "a b"])
+def test_refuses(text: str) -> None:
+    with pytest.raises(UrlError):
+        parse_url(text)
+
+
+def test_no_password_in_errors() -> None:
+    with pytest.raises(UrlError) as caught:
+        parse_url("me/secret@host:port")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UrlError) as caught:
+        connection_options({"password": ["secret"]} | {"heartbeat": "x"})
+    assert "secret" not in str(caught.value)
+
+
+def test_options_as_words_or_values() -> None:
+    options = connection_options(
+        {
+            "reconnect": True,
+            "reconnect-timeout": 5,
+            "reconnect_interval": 2,
+            "reconnect_urls": ["a:1", "b"],
+            "heartbeat": "10",
+            "sasl_mechanisms": "plain ANONYMOUS",
+            "username": "me",
+        }
+    )
+    assert options == ConnectionOptions(
+        username="me",
+        sasl_mechanisms=("PLAIN", "ANONYMOUS"),
+        heartbeat=10,
+        reconnect=True,
+        reconnect_timeout=5.0,
+        reconnect_interval_min=2.0,
+        reconnect_interval_max=2.0,
+        reconnect_urls=(Place("a", 1), Place("b")),
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"reconect": True},
+        {"reconnect": "maybe"},
+        {"heartbeat": -1},
+        {"heartbeat": 70000},
+        {"reconnect_timeout": "nan"},
+        {"client_properties": 5},
+        {"reconnect_urls": 5},
+    ],
+)
+def test_options_that_cannot_be(values: dict[str, object]) -> None:
+    with pytest.raises(UrlError, match=next(iter(values))):
+        connection_options(values)

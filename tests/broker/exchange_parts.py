@@ -1,0 +1,45 @@
+"""Queues and messages that exchanges can route, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from broker.exchanges.exchange import Exchange
+
+
+class FakeQueue:
+    """A queue that has a name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class FakeMessage:
+    """A message that has a routing key and headers."""
+
+    def __init__(self, key: str = "", headers: Mapping[str, object] | None = None) -> None:
+        self.routing_key = key
+        self._headers = headers or {}
+
+    def application_headers(self) -> Mapping[str, object]:
+        return self._headers
+
+
+def fake_queues(names: str) -> Any:
+    """One for each letter."""
+    return [FakeQueue(name) for name in names]
+
+
+def routed(exchange: Exchange, key: str = "", headers: Mapping[str, object] | None = None) -> str:
+    """The names of the queues that a message goes to, sorted, each as often as it is named."""
+    message: Any = FakeMessage(key, headers)
+    return "".join(sorted(queue.name for queue in exchange.route(message)))
+
+
+def names(queues: Iterable[Any]) -> str:
+    """Their names, sorted."""
+    return "".join(sorted(queue.name for queue in queues))

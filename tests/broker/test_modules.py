@@ -1,0 +1,75 @@
+"""How modules are found, and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+
+import broker.modules
+from broker.modules import ModuleError, load_store, module_name, options_of
+from broker.options import GROUPS, Table, Values, help_text, read_arguments
+
+
+def points(*pairs: tuple[str, str]) -> Callable[..., EntryPoints]:
+    """Stands for what packages have declared."""
+    return lambda group: EntryPoints(EntryPoint(name, value, group) for name, value in pairs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["store", "store.so", "msgstore.so", "legacystore.so", "linearstore.so", "libbdbstore.so",
+     "/usr/lib64/qpid/daemon/legacystore.so", "./msgstore.so"],
+)  # fmt: skip
+def test_every_name_of_qpidd_s_stores_is_this_one(name: str) -> None:
+    module = load_store([name])
+    assert module is not None
+    assert module.title == "Store"
+    assert "num-jfiles" in {option.name for option in module.options}
+
+
+def test_names() -> None:
+    assert module_name("/a/b/store.so") == "store"
+    assert module_name("store") == "store"
+    assert module_name("store.so/") == "store"
+    assert module_name("") == ""
+
+
+def test_none_and_several_names_of_one() -> None:
+    assert load_store([]) is None
+    assert load_store(["store", "msgstore.so"]) is not None
+
+
+@pytest.mark.parametrize("name", ["", "/", "acl.so", "store.so.1", "../etc/passwd", "a\nb"])
+def test_names_that_no_module_has(name: str) -> None:
+    with pytest.raises(ModuleError, match=r"there is no module of that name; there are .*store") as refusal:
+        load_store([name])
+    assert str(refusal.value).isprintable()
+
+
+def test_modules_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = points(("a", "no.such:Module"), ("b", "store.module:Nothing"), ("store", "store.module:Module"))
+    monkeypatch.setattr(broker.modules, "entry_points", found)
+    for name in ("a", "b"):
+        with pytest.raises(ModuleError, match=f"module {name} .* cannot be loaded"):
+            load_store([name])
+    with pytest.raises(ModuleError, match="two stores"):
+        load_store(["a", "store"])
+    monkeypatch.setattr(broker.modules, "entry_points", points())
+    with pytest.raises(ModuleError, match="none is installed"):
+        load_store(["store"])
+
+
+def test_options_of_a_module_are_read_and_shown_with_the_broker_s() -> None:
+    module = load_store(["store"])
+    assert module is not None
+    added = options_of(module)
+    table = Table((*GROUPS, added.group))
+    given = read_arguments(["--num-jfiles", "9", "--truncate", "--store-directory=/x", "--port=1"], table)
+    Values(table, given).check()
+    assert added.given(given) == {"num-jfiles": "9", "truncate": "yes", "store-dir": "/x"}
+    assert "Store options:" in help_text(table)
+    assert "--num-jfiles N (8)" in help_text(table)
+    assert "num-jfiles" not in help_text(Table(GROUPS))
+    assert len(table.by_name) == len(Table(GROUPS).by_name) + sum(1 + bool(each.alias) for each in added.group.options)

@@ -1,0 +1,192 @@
+"""The store has the shape that the broker wants: mypy checks this file, and its tests use nothing but that shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import broker.store_protocol as protocol
+from broker.store_protocol import Store, StoreLine, StoreModule, StoreOf
+from formats.broker_records.wiring import Binding, Exchange, Queue
+from formats.catalogue import BindingEntry
+from store.journal import enqueue_map
+from store.module import Module, PluggedStore
+from store.queue_journal import QueueJournal
+from store.start import StartedQueue
+from store.transactions import Dequeue, Enqueue
+
+
+def as_store(store: PluggedStore) -> StoreOf[StartedQueue, QueueJournal, Enqueue, Dequeue]:
+    """Mypy holds the store against the protocol, with its own types for what the broker only hands back."""
+    return store
+
+
+def as_journal(journal: QueueJournal) -> protocol.Journal:
+    return journal
+
+
+def as_recovered(queue: StartedQueue) -> protocol.RecoveredQueue:
+    return queue
+
+
+def as_module(module: Module) -> StoreModule:
+    return module
+
+
+class Log:
+    """Keeps the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, line: StoreLine) -> None:
+        self.lines.append(f"{line.level} {line.text}")
+
+
+class Waiting:
+    """What a store calls when something is done."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._results: list[object] = []
+
+    def done(self, error: Exception | None) -> None:
+        self._results.append(error)
+
+    def changed(self, made: object | None, error: Exception | None) -> None:
+        self._results.append(made if error is None else error)
+
+    def wait(self) -> object:
+        while not self._results:
+            self._store.collect(1.0)
+        return self._results.pop()
+
+
+def opened(path: Path, log: Log | None = None) -> Store:
+    return as_module(Module()).open({"num-jfiles": "4", "jfile-size-pgs": "1"}, str(path), "0", log or Log())
+
+
+def enqueue(store: Store, journal: protocol.Journal, data: bytes) -> int:
+    return store.append.enqueue(journal, (data,), len(data), store.crc((data,)))
+
+
+def make_queue(store: Store, name: str) -> protocol.Journal:
+    waiting = Waiting(store)
+    store.changes.create_queue(Queue(name), store.queue_geometry({}), waiting.changed)
+    journal = waiting.wait()
+    assert isinstance(journal, QueueJournal)
+    return journal
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert (list(store.recovered_queues), dict(store.wiring.exchanges)) == ([], {})
+    store.end_recovery()
+    waiting = Waiting(store)
+    journal = make_queue(store, "a")
+    store.changes.create_exchange(Exchange("e", durable=True, type="direct"), waiting.changed)
+    exchange = waiting.wait()
+    assert isinstance(exchange, int)
+    store.changes.create_binding(exchange, Binding(journal.queue_id, "a", "key"), waiting.changed)
+    assert isinstance(waiting.wait(), BindingEntry)
+    kept = [enqueue(store, journal, data) for data in (b"one", b"two", b"three")]
+    store.append.dequeue(journal, kept[1])
+    store.flush((journal,), waiting.done)
+    assert waiting.wait() is None
+    assert store.close({journal.queue_id: [kept[2]]})
+
+    store = opened(tmp_path)
+    assert store.was_clean
+    (queue,) = store.recovered_queues
+    found = [(each.rid, each.data, each.state, each.xid, each.redelivered) for each in store.messages(queue)]
+    assert found == [
+        (kept[0], b"one", protocol.LIVE, None, False),
+        (kept[2], b"three", protocol.LIVE, None, True),
+    ]
+    (binding,) = store.wiring.bindings
+    assert (binding.exchange.name, binding.record.key) == ("e", "key")
+    store.end_recovery()
+    store.close()
+
+
+def test_a_transaction_over_two_queues(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.end_recovery()
+    first, second = make_queue(store, "a"), make_queue(store, "b")
+    old = enqueue(store, first, b"old")
+    waiting = Waiting(store)
+    store.flush((first,), waiting.done)
+    assert waiting.wait() is None
+    parts = (b"new",)
+    coming = store.transaction_enqueue(second, parts, 3, store.crc(parts))
+    (rid,) = store.transactions.commit([coming], [store.transaction_dequeue(first, old)], waiting.done)
+    store.start()
+    assert waiting.wait() is None
+    assert (first.depth, second.depth, second.load(rid)) == (0, 1, b"new")
+    store.close()
+
+
+def test_a_full_journal_is_known_by_its_error(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.end_recovery()
+    journal = make_queue(store, "a")
+    assert issubclass(store.full_error, store.errors)
+    assert issubclass(store.failed_error, store.errors)
+    refusal = None
+    for _ in range(1000):
+        try:
+            enqueue(store, journal, b"x" * 1000)
+        except store.full_error as error:
+            refusal = str(error)
+            break
+    assert refusal == 'Enqueue capacity threshold exceeded on queue "a".'
+    store.close()
+
+
+def test_a_queue_is_as_large_as_its_arguments_say(tmp_path: Path) -> None:
+    log = Log()
+    store = opened(tmp_path, log)
+    store.end_recovery()
+    assert store.queue_geometry({"qpid.file_count": 5, "x": "y"}).files == 5
+    assert store.queue_geometry({"qpid.file_count": 1}).files == 4
+    assert "warning parameter qpid.file_count (1) is below" in log.lines[-1]
+    with pytest.raises(store.argument_error, match=r"qpid\.file_size"):
+        store.queue_geometry({"qpid.file_size": "large"})
+    store.close()
+
+
+@pytest.mark.parametrize("values", [{"num-jfiles": "many"}, {"unknown": "1"}])
+def test_options_that_cannot_be_used(tmp_path: Path, values: dict[str, str]) -> None:
+    with pytest.raises(as_module(Module()).errors):
+        as_module(Module()).open(values, str(tmp_path), "0", Log())
+
+
+def test_a_store_needs_a_directory() -> None:
+    with pytest.raises(as_module(Module()).errors, match="store-dir"):
+        as_module(Module()).open({}, None, "0", Log())
+
+
+def test_a_store_that_is_in_use(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with pytest.raises(as_module(Module()).errors, match=r"^Data directory is locked by another process\.$"):
+        opened(tmp_path)
+    store.end_recovery()
+    store.close()
+
+
+def test_options_are_told_with_their_defaults() -> None:
+    options = {option.name: option for option in as_module(Module()).options}
+    assert (options["num-jfiles"].kind, options["num-jfiles"].default) == ("number", "8")
+    assert "4 to 64" in options["num-jfiles"].help
+    assert (options["truncate"].kind, options["truncate"].default) == ("switch", "no")
+    assert (options["store-dir"].alias, options["store-dir"].default) == ("store-directory", "")
+    assert "refuse" in options["on-damage"].help
+
+
+def test_states_are_the_store_s() -> None:
+    assert (protocol.LIVE, protocol.LOCKED, protocol.PENDING) == (
+        enqueue_map.LIVE,
+        enqueue_map.LOCKED,
+        enqueue_map.PENDING,
+    )

@@ -1,0 +1,471 @@
+"""Every check of the wiring, with and without a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from broker.errors import (
+    InvalidArgumentError,
+    ModelError,
+    NotAllowedError,
+    NotFoundError,
+    PreconditionFailedError,
+    ResourceLockedError,
+)
+from broker.wiring import BoundReply
+from formats.amqp_0_10.maps import typed_map
+from tests.broker.wired_broker import Wired, wired
+
+Scene = Callable[[Wired], Awaitable[None]]
+
+
+@pytest.fixture(params=["without a store", "transient", "durable"])
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scene], None]:
+    """Plays a scene; where it says `durable=None`, things are durable or not, by the parameter."""
+
+    def run(scene: Scene) -> None:
+        async def on_stage() -> None:
+            async with wired(None if request.param == "without a store" else tmp_path) as stage:
+                await scene(stage)
+
+        asyncio.run(on_stage())
+
+    return run
+
+
+@pytest.fixture
+def durable(request: pytest.FixtureRequest) -> bool:
+    return request.node.callspec.params["play"] != "transient"
+
+
+async def refused(error: type[ModelError], asked: Awaitable[object], text: str | None = None) -> None:
+    with pytest.raises(error, match=text):
+        await asked
+
+
+Play = Callable[[Scene], None]
+
+
+class TestDeclareQueue:
+    def test_made(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            arguments = typed_map({"who.knows": 1})
+            queue = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True, arguments=arguments)
+            assert stage.broker.queues == {"q": queue}
+            assert (queue.name, queue.durable, queue.auto_delete) == ("q", durable, True)
+            assert (queue.arguments, queue.owner, queue.alternate) == (arguments, None, None)
+            assert (queue.journal is not None) == (durable and stage.store is not None)
+            await stage.publish("", "q", b"x")
+            assert stage.bodies("q") == [b"x"]
+
+        play(scene)
+
+    def test_again(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            first = await stage.wiring.declare_queue("q", durable=durable)
+            again = await stage.wiring.declare_queue("q", durable=not durable, auto_delete=True, owner=object())
+            assert again is first
+            assert (first.durable, first.auto_delete) == (durable, False)
+
+        play(scene)
+
+    def test_names(self, play: Play) -> None:
+        async def scene(stage: Wired) -> None:
+            declare = stage.wiring.declare_queue
+            await refused(InvalidArgumentError, declare(""))
+            await refused(InvalidArgumentError, declare("", passive=True))
+            await refused(NotAllowedError, declare("amq.mine"), "reserved")
+            await refused(NotFoundError, declare("q", passive=True), "Queue not found: q")
+            assert stage.broker.queues == {}
+            await declare("amq")
+            await declare("qpid.q")
+
+        play(scene)
+
+    def test_passive(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            first = await stage.wiring.declare_queue("q", durable=durable)
+            assert await stage.wiring.declare_queue("q", passive=True) is first
+
+        play(scene)
+
+    def test_alternate(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            declare = stage.wiring.declare_queue
+            await refused(NotFoundError, declare("q", durable=durable, alternate="none"), "Exchange not found: none")
+            assert stage.broker.queues == {}
+            queue = await declare("q", durable=durable, alternate="amq.fanout")
+            assert queue.alternate is stage.broker.exchanges["amq.fanout"]
+            assert await declare("q", alternate="amq.fanout") is queue
+            assert await declare("q") is queue
+            for passive in (False, True):
+                await refused(NotAllowedError, declare("q", passive=passive, alternate="amq.direct"), "amq.fanout")
+            await declare("plain")
+            await refused(NotAllowedError, declare("plain", alternate="amq.direct"), "no alternate")
+
+        play(scene)
+
+
+class TestExclusive:
+    def test_nobody_else(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring, mine, other = stage.wiring, object(), object()
+            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, owner=mine)
+            assert queue.owner is mine
+            await wiring.bind("q", "amq.direct", "k", owner=mine)
+            for asked in (
+                wiring.declare_queue("q", owner=other),
+                wiring.declare_queue("q", passive=True, owner=other),
+                wiring.declare_queue("q", exclusive=True, owner=other),
+                wiring.bind("q", "amq.direct", "k2", owner=other),
+                wiring.unbind("q", "amq.direct", "k", owner=other),
+                wiring.delete_queue("q", owner=other),
+            ):
+                await refused(ResourceLockedError, asked, "exclusive to another session")
+            assert stage.bindings() == {("amq.direct", "q", "k")}
+            assert wiring.query_queue("q") is queue
+            assert wiring.bound("amq.direct", "q", "k") == BoundReply()
+
+        play(scene)
+
+    def test_the_owner_and_the_broker_may(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring, mine = stage.wiring, object()
+            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, owner=mine)
+            assert await wiring.declare_queue("q", exclusive=True, owner=mine) is queue
+            assert await wiring.declare_queue("q", passive=True, exclusive=True, owner=mine) is queue
+            await wiring.bind("q", "amq.direct", "k")
+            await wiring.unbind("q", "amq.direct", "k", owner=mine)
+            await wiring.delete_queue("q", owner=mine)
+            assert stage.broker.queues == {}
+
+        play(scene)
+
+    def test_taking_one_that_is_there(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring, mine = stage.wiring, object()
+            queue = await wiring.declare_queue("q", durable=durable)
+            await refused(ResourceLockedError, wiring.declare_queue("q", passive=True, exclusive=True, owner=mine))
+            taker = await stage.consumer(queue)
+            await refused(ResourceLockedError, wiring.declare_queue("q", exclusive=True, owner=mine), "in use")
+            assert queue.owner is None
+            queue.remove_consumer(taker)
+            await wiring.declare_queue("q", exclusive=True, owner=mine)
+            assert queue.owner is mine
+
+        play(scene)
+
+
+class TestDeleteQueue:
+    def test_gone(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            queue = await wiring.declare_queue("q", durable=durable)
+            await wiring.declare_queue("other", durable=durable)
+            for name in ("q", "other"):
+                await wiring.bind(name, "amq.direct", "k")
+            await wiring.bind("q", "amq.topic", "#")
+            taker = await stage.consumer(queue)
+            await stage.publish("", "q", b"held", b"left")
+            await wiring.delete_queue("q")
+            assert list(stage.broker.queues) == ["other"]
+            assert queue.is_deleted
+            assert taker.is_told
+            assert stage.bindings() == {("amq.direct", "other", "k")}
+            await stage.publish("", "q", b"to nobody")
+            await stage.publish("amq.direct", "k", b"x")
+            assert stage.bodies("other") == [b"x"]
+            again = await wiring.declare_queue("q", durable=durable)
+            assert again is not queue
+            await stage.publish("", "q", b"new")
+            assert stage.bodies("q") == [b"new"]
+
+        play(scene)
+
+    def test_refused(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring, mine, other = stage.wiring, object(), object()
+            await refused(InvalidArgumentError, wiring.delete_queue(""))
+            await refused(NotFoundError, wiring.delete_queue("q"))
+            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, owner=mine)
+            await stage.publish("", "q", b"x")
+            taker = await stage.consumer(queue)
+            assert len(taker.taken) == 1
+            delete = wiring.delete_queue
+            await refused(PreconditionFailedError, delete("q", if_unused=True, if_empty=True, owner=other), "not empty")
+            await refused(PreconditionFailedError, delete("q", if_unused=True, owner=other), "in use")
+            await refused(ResourceLockedError, delete("q", owner=other))
+            assert stage.broker.queues == {"q": queue}
+            queue.dequeue(taker.taken[0])
+            queue.remove_consumer(taker)
+            await delete("q", if_unused=True, if_empty=True, owner=mine)
+            assert stage.broker.queues == {}
+
+        play(scene)
+
+    def test_what_is_left_goes_to_the_alternate_exchange(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_exchange("dead", "direct", durable=durable)
+            queue = await wiring.declare_queue("q", durable=durable, alternate="dead")
+            await wiring.declare_queue("letters", durable=durable)
+            await wiring.bind("letters", "dead", "q")
+            await wiring.bind("q", "dead", "q")  # and not back to itself
+            bodies = [b"%d" % number for number in range(5)]
+            await stage.publish("", "q", *bodies)
+            await stage.publish("", "q", b"transient", persistent=False)
+            taker = await stage.consumer(queue)
+            await wiring.delete_queue("q")
+            assert [entry.message.body for entry in taker.taken] == [b"0"]
+            assert stage.bodies("letters") == [*bodies[1:], b"transient"]
+            assert stage.bindings() == {("dead", "letters", "q")}
+
+        play(scene)
+
+    def test_where_nobody_wants_it_it_is_dropped(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            await stage.wiring.declare_queue("q", durable=durable, alternate="amq.direct")
+            await stage.publish("", "q", b"x")
+            await stage.wiring.delete_queue("q")
+            assert stage.broker.queues == {}
+
+        play(scene)
+
+
+class TestAutoDelete:
+    def test_queue_with_its_last_consumer(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            queue = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True)
+            takers = [await stage.consumer(queue) for _ in range(2)]
+            for left in (1, 0):
+                assert stage.broker.queues
+                queue.remove_consumer(takers[left])
+                await stage.wiring.delete_if_unused(queue)
+            assert stage.broker.queues == {}
+            await stage.wiring.delete_if_unused(queue)
+
+        play(scene)
+
+    def test_not_while_it_has_an_owner(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            queue = await wiring.declare_queue("q", durable=durable, auto_delete=True, exclusive=True, owner=object())
+            await wiring.delete_if_unused(queue)
+            assert stage.broker.queues == {"q": queue}
+            queue.owner = None
+            await wiring.delete_if_unused(queue)
+            assert stage.broker.queues == {}
+
+        play(scene)
+
+    def test_not_without_the_flag(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            queue = await stage.wiring.declare_queue("q", durable=durable)
+            await stage.wiring.delete_if_unused(queue)
+            assert stage.broker.queues == {"q": queue}
+
+        play(scene)
+
+    def test_not_another_of_the_same_name(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            first = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True)
+            await stage.wiring.delete_queue("q")
+            second = await stage.wiring.declare_queue("q", durable=durable, auto_delete=True)
+            await stage.wiring.delete_if_unused(first)
+            assert stage.broker.queues == {"q": second}
+
+        play(scene)
+
+    def test_exchange_with_its_last_binding(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            exchange = await wiring.declare_exchange("x", "direct", durable=durable, auto_delete=True)
+            await wiring.declare_exchange("stays", "direct", durable=durable)
+            for name in ("q", "r"):
+                await wiring.declare_queue(name, durable=durable)
+                await wiring.bind(name, "x", "k")
+                await wiring.bind(name, "stays", "k")
+            await wiring.delete_queue("r")
+            assert stage.broker.exchanges["x"] is exchange
+            await wiring.unbind("q", "x", "k")
+            assert "x" not in stage.broker.exchanges
+            assert exchange.is_deleted
+            await wiring.declare_exchange("x", "direct", durable=durable, auto_delete=True)
+            await wiring.bind("q", "x", "k")
+            await wiring.delete_queue("q")
+            assert "x" not in stage.broker.exchanges
+            assert "stays" in stage.broker.exchanges
+
+        play(scene)
+
+    def test_not_an_alternate_exchange(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_exchange("x", "direct", durable=durable, auto_delete=True)
+            await wiring.declare_queue("q", durable=durable, alternate="x")
+            await wiring.bind("q", "x", "k")
+            await wiring.unbind("q", "x", "k")
+            assert "x" in stage.broker.exchanges
+
+        play(scene)
+
+
+class TestDeclareExchange:
+    @pytest.mark.parametrize("type_name", ["direct", "topic", "fanout", "headers"])
+    def test_made(self, play: Play, durable: bool, type_name: str) -> None:
+        async def scene(stage: Wired) -> None:
+            arguments = typed_map({"who.knows": 1})
+            exchange = await stage.wiring.declare_exchange(
+                "x", type_name, durable=durable, auto_delete=True, alternate="amq.topic", arguments=arguments
+            )
+            assert stage.broker.exchanges["x"] is exchange
+            assert (exchange.type_name, exchange.durable, exchange.auto_delete) == (type_name, durable, True)
+            assert exchange.arguments == arguments
+            assert exchange.alternate is stage.broker.exchanges["amq.topic"]
+            assert (exchange.store_id is not None) == (durable and stage.store is not None)
+            again = await stage.wiring.declare_exchange("x", type_name, durable=not durable, alternate="amq.topic")
+            assert again is exchange
+            assert await stage.wiring.declare_exchange("x", "", passive=True) is exchange
+
+        play(scene)
+
+    def test_refused(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            declare = stage.wiring.declare_exchange
+            before = dict(stage.broker.exchanges)
+            await refused(InvalidArgumentError, declare("", "direct"))
+            await refused(InvalidArgumentError, declare("", "direct", passive=True))
+            await refused(NotAllowedError, declare("amq.mine", "direct"), "reserved")
+            await refused(NotAllowedError, declare("qpid.mine", "direct"), "reserved")
+            await refused(NotFoundError, declare("x", "direct", passive=True), "Exchange not found: x")
+            await refused(NotFoundError, declare("x", "xml", durable=durable), "type not implemented: xml")
+            await refused(NotFoundError, declare("x", "", durable=durable))
+            await refused(NotFoundError, declare("x", "direct", alternate="none"), "Exchange not found: none")
+            assert stage.broker.exchanges == before
+
+        play(scene)
+
+    def test_otherwise_than_before(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            declare = stage.wiring.declare_exchange
+            await declare("x", "direct", durable=durable, alternate="amq.topic")
+            await declare("plain", "direct")
+            for passive in (False, True):
+                await refused(NotAllowedError, declare("x", "topic", passive=passive), 'of type "direct"')
+                await refused(NotAllowedError, declare("x", "direct", passive=passive, alternate="amq.match"))
+                await refused(NotAllowedError, declare("plain", "direct", passive=passive, alternate="amq.match"))
+            await refused(NotAllowedError, declare("amq.direct", "topic"))
+            assert await declare("amq.direct", "direct") is stage.broker.exchanges["amq.direct"]
+
+        play(scene)
+
+
+class TestDeleteExchange:
+    def test_gone(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            exchange = await wiring.declare_exchange("x", "direct", durable=durable)
+            await wiring.declare_queue("q", durable=durable)
+            await wiring.bind("q", "x", "k")
+            assert len(exchange.find("k")) == 1
+            await wiring.delete_exchange("x")
+            assert "x" not in stage.broker.exchanges
+            assert exchange.is_deleted
+            assert exchange.find("k") == ()
+            assert stage.bindings() == set()
+
+        play(scene)
+
+    def test_refused(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            await refused(InvalidArgumentError, wiring.delete_exchange(""))
+            await refused(NotFoundError, wiring.delete_exchange("x"))
+            for name in ("amq.direct", "amq.topic", "amq.fanout", "amq.match"):
+                await refused(NotAllowedError, wiring.delete_exchange(name))
+            await wiring.declare_exchange("x", "direct", durable=durable)
+            await wiring.declare_exchange("y", "direct", durable=durable, alternate="x")
+            await refused(NotAllowedError, wiring.delete_exchange("x"), "alternate")
+            await wiring.declare_queue("q", durable=durable, alternate="x")
+            await wiring.delete_exchange("y")
+            await refused(NotAllowedError, wiring.delete_exchange("x"), "alternate")
+            await wiring.delete_queue("q")
+            await wiring.declare_queue("q", durable=durable)
+            await wiring.bind("q", "x", "k")
+            await refused(PreconditionFailedError, wiring.delete_exchange("x", if_unused=True), "in use")
+            await wiring.unbind("q", "x", "k")
+            await wiring.delete_exchange("x", if_unused=True)
+            assert "x" not in stage.broker.exchanges
+
+        play(scene)
+
+
+class TestBindings:
+    def test_bound_and_unbound(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_queue("q", durable=durable)
+            binding = await wiring.bind("q", "amq.topic", "a.*")
+            assert binding is not None
+            assert (binding.entry is not None) == (durable and stage.store is not None)
+            assert await wiring.bind("q", "amq.topic", "a.*") is None
+            await stage.publish("amq.topic", "a.b", b"x")
+            assert await wiring.unbind("q", "amq.topic", "a.*") is binding
+            await stage.publish("amq.topic", "a.b", b"y")
+            assert stage.bodies("q") == [b"x"]
+
+        play(scene)
+
+    def test_refused(self, play: Play, durable: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_queue("q", durable=durable)
+            for change in (wiring.bind, wiring.unbind):
+                await refused(InvalidArgumentError, change("", "amq.direct", "k"))
+                await refused(InvalidArgumentError, change("q", "", "k"))
+                await refused(NotFoundError, change("none", "amq.direct", "k"), "Queue not found: none")
+                await refused(NotFoundError, change("q", "none", "k"), "Exchange not found: none")
+            await refused(NotFoundError, wiring.unbind("q", "amq.direct", "k"), "not bound")
+            await refused(InvalidArgumentError, wiring.bind("q", "amq.match", "k"), "x-match")
+            await wiring.bind("q", "amq.match", "k", typed_map({"x-match": "all", "n": 1}))
+            other = typed_map({"x-match": "all", "n": 2})
+            await refused(NotAllowedError, wiring.bind("q", "amq.match", "k", other), "other arguments")
+            assert stage.bindings() == {("amq.match", "q", "k")}
+
+        play(scene)
+
+
+class TestQuestions:
+    def test_by_name(self, play: Play) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            queue = await wiring.declare_queue("q")
+            assert wiring.query_queue("q") is queue
+            assert wiring.query_queue("none") is wiring.query_queue("") is wiring.query_exchange("none") is None
+            assert wiring.query_exchange("") is stage.broker.exchanges[""]
+            assert wiring.query_exchange("amq.topic") is stage.broker.exchanges["amq.topic"]
+
+        play(scene)
+
+    def test_bound(self, play: Play) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            for name in ("q", "unbound"):
+                await wiring.declare_queue(name)
+            await wiring.bind("q", "amq.direct", "k")
+            bound = wiring.bound
+            assert bound("amq.direct", "q", "k") == bound("amq.direct", "q") == bound("amq.direct") == BoundReply()
+            assert bound("amq.direct", "", "", typed_map({})) == BoundReply()
+            assert bound("none", "none") == BoundReply(exchange_not_found=True, queue_not_found=True)
+            assert bound("none", "q") == BoundReply(exchange_not_found=True)
+            assert bound("amq.direct", "none", "k") == BoundReply(queue_not_found=True)
+            assert bound("amq.direct", "unbound", "x") == BoundReply(queue_not_matched=True, key_not_matched=True)
+            assert bound("amq.direct", "q", "x") == BoundReply(key_not_matched=True)
+            assert bound("", "q", "q") == BoundReply()
+            assert bound("", "q", "k") == BoundReply(key_not_matched=True)
+
+        play(scene)

@@ -1,0 +1,351 @@
+"""The wiring and the store: what is kept, what a failing store leaves, and changes that come together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker.removal
+from broker.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
+from broker.one_by_one import OneByOne
+from formats.amqp_0_10.maps import typed_map
+from formats.rhm.geometry import Geometry
+from store.errors import StoreError
+from tests.broker.wired_broker import Wired, wired
+
+Scene = Callable[[Wired], Awaitable[None]]
+
+
+def play(path: Path | None, *scenes: Scene) -> None:
+    """Each scene with a broker of its own, one after the other, on the same store."""
+
+    async def on_stage(scene: Scene) -> None:
+        async with wired(path) as stage:
+            await scene(stage)
+
+    for scene in scenes:
+        asyncio.run(on_stage(scene))
+
+
+def failing(*arguments: Any) -> None:
+    """A change of the store that comes to nothing."""
+    arguments[-1](None, StoreError("the disk is broken"))
+
+
+def refusing(*arguments: Any) -> None:
+    """One that is refused at once."""
+    raise StoreError("the disk is broken")
+
+
+class TestReopened:
+    def test_everything_is_there_again(self, tmp_path: Path) -> None:
+        headers = typed_map({"x-match": "any", "n": 1})
+
+        async def make(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_exchange("dead", "fanout", durable=True)
+            await wiring.declare_exchange(
+                "x", "topic", durable=True, auto_delete=True, alternate="dead", arguments=typed_map({"a": 1})
+            )
+            await wiring.declare_queue(
+                "q", durable=True, auto_delete=True, alternate="dead", arguments=typed_map({"b": 2}), user="joe"
+            )
+            await wiring.bind("q", "x", "a.#")
+            await wiring.bind("q", "amq.match", "k", headers)
+            await wiring.bind("q", "amq.fanout", "")
+            await stage.publish("amq.fanout", "any", b"kept")
+            await stage.publish("amq.fanout", "any", b"lost", persistent=False)
+
+        async def look(stage: Wired) -> None:
+            dead, x, q = stage.broker.exchanges["dead"], stage.broker.exchanges["x"], stage.broker.queues["q"]
+            assert (x.type_name, x.durable, x.auto_delete, x.alternate) == ("topic", True, True, dead)
+            assert x.arguments == typed_map({"a": 1})
+            assert (q.durable, q.auto_delete, q.alternate, q.arguments) == (True, True, dead, typed_map({"b": 2}))
+            assert stage.bindings() == {("x", "q", "a.#"), ("amq.match", "q", "k"), ("amq.fanout", "q", "")}
+            binding = stage.broker.exchanges["amq.match"].find_binding(q, "k")
+            assert binding is not None
+            assert binding.arguments == headers
+            assert stage.bodies("q") == [b"kept"]
+
+        async def take_apart(stage: Wired) -> None:
+            await stage.wiring.unbind("q", "amq.fanout", "")
+            await stage.wiring.unbind("q", "amq.match", "k")
+            await stage.wiring.unbind("q", "x", "a.#")  # which was its last
+
+        async def look_again(stage: Wired) -> None:
+            assert stage.bindings() == set()
+            assert "x" not in stage.broker.exchanges
+            await stage.wiring.delete_queue("q")
+            await stage.wiring.delete_exchange("dead")
+
+        async def find_nothing(stage: Wired) -> None:
+            assert stage.broker.queues == {}
+            assert len(stage.broker.exchanges) == 5
+
+        play(tmp_path, make, look, take_apart, look_again, find_nothing)
+
+    def test_only_what_is_durable(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            wiring = stage.wiring
+            for durable in (True, False):
+                await wiring.declare_exchange(f"x{durable:d}", "direct", durable=durable)
+                await wiring.declare_queue(f"q{durable:d}", durable=durable)
+            for exchange in ("x1", "x0", "amq.direct"):
+                for queue in ("q1", "q0"):
+                    await wiring.bind(queue, exchange, "k")
+
+        async def look(stage: Wired) -> None:
+            assert list(stage.broker.queues) == ["q1"]
+            assert "x1" in stage.broker.exchanges
+            assert "x0" not in stage.broker.exchanges
+            assert stage.bindings() == {("x1", "q1", "k"), ("amq.direct", "q1", "k")}
+
+        play(tmp_path, make, look)
+
+    def test_standard_exchanges_are_kept_once(self, tmp_path: Path) -> None:
+        numbers: list[list[int | None]] = []
+
+        async def look(stage: Wired) -> None:
+            await stage.wiring.keep_standard_exchanges()
+            exchanges = stage.broker.exchanges
+            numbers.append([exchanges[name].store_id for name in sorted(exchanges) if name])
+            assert stage.store is not None
+            assert len(stage.store.wiring.exchanges) in (0, 4)
+
+        play(tmp_path, look, look)
+        assert None not in numbers[0]
+        assert numbers[0] == numbers[1]
+
+    def test_deleted_with_its_ends(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_exchange("x", "direct", durable=True)
+            for name in ("q", "r"):
+                await wiring.declare_queue(name, durable=True)
+                await wiring.bind(name, "x", "k")
+                await wiring.bind(name, "amq.direct", "k")
+            await wiring.delete_queue("r")
+            await wiring.delete_exchange("x")
+
+        async def look(stage: Wired) -> None:
+            assert stage.bindings() == {("amq.direct", "q", "k")}
+
+        play(tmp_path, make, look)
+
+    def test_messages_that_have_moved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(broker.removal, "MOVED_AT_ONCE", 3)
+        bodies = [b"%d" % number for number in range(10)]
+
+        async def make(stage: Wired) -> None:
+            for name in ("letters", "copies"):
+                await stage.wiring.declare_queue(name, durable=True)
+                await stage.wiring.bind(name, "amq.fanout", "")
+            await stage.wiring.declare_queue("q", durable=True, alternate="amq.fanout")
+            await stage.publish("", "q", *bodies)
+            await stage.wiring.delete_queue("q")
+            assert stage.bodies("letters") == bodies
+
+        async def look(stage: Wired) -> None:
+            assert stage.bodies("letters") == stage.bodies("copies") == bodies
+            assert sorted(stage.broker.queues) == ["copies", "letters"]
+
+        play(tmp_path, make, look)
+
+
+class TestGeometry:
+    def test_by_the_arguments(self, tmp_path: Path) -> None:
+        async def scene(stage: Wired) -> None:
+            arguments = typed_map({"qpid.file_count": 5, "qpid.file_size": 2})
+            queue = await stage.wiring.declare_queue("q", durable=True, arguments=arguments)
+            assert queue.journal.geometry == Geometry.from_pages(5, 2)
+
+        play(tmp_path, scene)
+
+    def test_no_number(self, tmp_path: Path) -> None:
+        async def scene(stage: Wired) -> None:
+            arguments = typed_map({"qpid.file_count": "many"})
+            with pytest.raises(InvalidArgumentError, match=r"qpid\.file_count"):
+                await stage.wiring.declare_queue("q", durable=True, arguments=arguments)
+            assert stage.broker.queues == {}
+            await stage.wiring.declare_queue("q", arguments=arguments)
+
+        play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("change", [failing, refusing])
+class TestFailingStore:
+    def test_nothing_is_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            assert stage.store is not None
+            await wiring.declare_queue("q", durable=True)
+            before = dict(stage.broker.exchanges), dict(stage.broker.queues)
+            for name in ("create_queue", "create_exchange", "create_binding"):
+                monkeypatch.setattr(stage.store.changes, name, change)
+            for asked in (
+                wiring.declare_queue("r", durable=True),
+                wiring.declare_exchange("x", "direct", durable=True),
+                wiring.bind("q", "amq.direct", "k"),
+            ):
+                with pytest.raises(InternalError, match="the disk is broken"):
+                    await asked
+            assert (stage.broker.exchanges, stage.broker.queues) == before
+            assert stage.bindings() == set()
+
+        play(tmp_path, scene)
+
+    def test_nothing_is_deleted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            assert stage.store is not None
+            await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            queue = await wiring.declare_queue("q", durable=True, alternate="amq.topic")
+            await wiring.bind("q", "x", "k")
+            await wiring.bind("q", "amq.topic", "#")
+            taker = await stage.consumer(queue)
+            with monkeypatch.context() as patch:
+                for name in ("delete_queue", "delete_exchange", "delete_binding"):
+                    patch.setattr(stage.store.changes, name, change)
+                for asked in (
+                    wiring.delete_queue("q"),
+                    wiring.delete_exchange("x"),
+                    wiring.unbind("q", "x", "k"),
+                ):
+                    with pytest.raises(InternalError, match="the disk is broken"):
+                        await asked
+            assert stage.bindings() == {("x", "q", "k"), ("amq.topic", "q", "#")}
+            assert stage.broker.queues == {"q": queue}
+            assert not queue.is_deleted
+            assert not taker.is_told
+            await stage.publish("x", "k", b"1")
+            await stage.publish("", "q", b"2")
+            assert [entry.message.body for entry in taker.taken] == [b"1"]
+            assert stage.bodies("q") == [b"2"]
+            queue.dequeue(taker.taken[0])
+            await wiring.delete_queue("q")
+            assert taker.is_told
+            assert "x" not in stage.broker.exchanges
+
+        play(tmp_path, scene)
+
+    def test_what_nobody_asked_for_is_only_logged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            assert stage.store is not None
+            queue = await wiring.declare_queue("q", durable=True, auto_delete=True)
+            await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            await wiring.bind("q", "x", "k")
+            with monkeypatch.context() as patch:
+                patch.setattr(stage.store.changes, "delete_queue", change)
+                patch.setattr(stage.store.changes, "delete_exchange", change)
+                await wiring.delete_if_unused(queue)
+                await wiring.unbind("q", "x", "k")
+            assert stage.broker.queues == {"q": queue}
+            assert "x" in stage.broker.exchanges
+
+        play(tmp_path, scene)
+        assert [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"] == [
+            'Auto-delete queue "q" stays',
+            'Auto-delete exchange "x" stays',
+        ]
+
+
+class TestNoRoom:
+    def test_a_queue_whose_messages_have_no_room_stays(self, tmp_path: Path) -> None:
+        """The queue that is to take them has a small journal: what does not fit stays where it is."""
+        size, count = 4000, 120
+
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            large = typed_map({"qpid.file_count": 16, "qpid.file_size": 2})
+            queue = await wiring.declare_queue("q", durable=True, alternate="amq.fanout", arguments=large)
+            await wiring.declare_queue("small", durable=True)
+            await wiring.bind("small", "amq.fanout", "")
+            await wiring.bind("q", "amq.direct", "k")
+            bodies = [b"%d" % number * size for number in range(count)]
+            await stage.publish("", "q", *(b"%3d" % number + b"x" * size for number in range(count)))
+            with pytest.raises(ResourceLimitExceededError, match="Enqueue capacity threshold exceeded"):
+                await wiring.delete_queue("q")
+            assert stage.broker.queues["q"] is queue
+            assert not queue.is_deleted
+            assert stage.bindings() == {("amq.fanout", "small", ""), ("amq.direct", "q", "k")}
+            moved, left = stage.bodies("small"), stage.bodies("q")
+            assert moved
+            assert left
+            assert [int(body[:3]) for body in moved + left] == list(range(len(bodies)))
+            await stage.publish("amq.direct", "k", b"more")
+            assert stage.bodies("q")[-1] == b"more"
+
+        play(tmp_path, scene)
+
+
+class TestTogether:
+    def test_one_after_the_other(self, tmp_path: Path) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            first, second, _, queue = await asyncio.gather(
+                wiring.declare_queue("q", durable=True),
+                wiring.declare_queue("q", durable=True),
+                wiring.delete_queue("q"),
+                wiring.declare_queue("q", durable=True),
+            )
+            assert first is second
+            assert first.is_deleted
+            assert stage.broker.queues == {"q": queue}
+
+        play(tmp_path, scene)
+
+    def test_a_change_is_made_though_nobody_waits(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            task = asyncio.ensure_future(stage.wiring.declare_queue("q", durable=True))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert stage.broker.queues == {}
+            await stage.wiring.finish()
+            assert list(stage.broker.queues) == ["q"]
+
+        async def look(stage: Wired) -> None:
+            assert list(stage.broker.queues) == ["q"]
+
+        play(tmp_path, make, look)
+
+    def test_an_error_that_nobody_waits_for(self) -> None:
+        async def scene(stage: Wired) -> None:
+            complaints: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+            task = asyncio.ensure_future(stage.wiring.delete_queue("none"))
+            await asyncio.sleep(0)
+            task.cancel()
+            await stage.wiring.finish()
+            with pytest.raises((asyncio.CancelledError, NotFoundError)):
+                await task
+            del task
+            await asyncio.sleep(0)
+            assert complaints == []
+
+        play(None, scene)
+
+    def test_in_the_order_in_which_they_came(self) -> None:
+        done: list[int] = []
+
+        async def work(number: int) -> int:
+            for _ in range(3 - number):
+                await asyncio.sleep(0)
+            done.append(number)
+            return number
+
+        async def scene() -> None:
+            changes = OneByOne()
+            assert await asyncio.gather(*(changes.do(lambda each=each: work(each)) for each in range(3))) == [0, 1, 2]
+
+        asyncio.run(scene())
+        assert done == [0, 1, 2]

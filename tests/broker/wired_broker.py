@@ -1,0 +1,125 @@
+"""A broker without a network: its model and its wiring, with a store or without one, on the test's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from broker.broker import Broker
+from broker.message import Message, StoredForm
+from broker.queues.consumer import TAKEN_LAST
+from broker.queues.entry import Entry
+from broker.queues.queue import Queue
+from broker.settings import BrokerSettings
+from broker.store_protocol import Store
+from broker.wiring import Wiring
+from store.module import Module
+
+OPTIONS = {"num-jfiles": "4", "jfile-size-pgs": "1", "wcache-page-size": "4", "wcache-num-pages": "4"}
+
+
+class PlainMessage(Message):
+    """A message that is a routing key and a body."""
+
+    __slots__ = ("_crc",)
+
+    def __init__(self, key: str, body: bytes, *, persistent: bool = True, store: Store | None = None) -> None:
+        self.exchange, self.routing_key, self.body = "", key, body
+        self.is_persistent, self.priority, self.expires_at = persistent, 4, 0.0
+        self._crc = None if store is None else store.crc
+
+    def stored_form(self) -> StoredForm:
+        assert self._crc is not None
+        data = self.routing_key.encode() + b"\0" + self.body
+        return StoredForm((data,), len(data), self._crc((data,)))
+
+    def application_headers(self) -> Mapping[str, object]:
+        return {}
+
+
+class Taker:
+    """A consumer that takes one message, if it is told to."""
+
+    def __init__(self) -> None:
+        self.acquires, self.is_waiting = True, False
+        self.cursor: Any = None
+        self.taken: list[Entry] = []
+        self.is_told = False
+
+    def deliver(self, entry: Entry) -> int:
+        self.taken.append(entry)
+        return TAKEN_LAST
+
+    def queue_deleted(self) -> None:
+        self.is_told = True
+
+
+class Wired:
+    """The model and the wiring of a broker that is open."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker, self.store = broker, broker.store
+        self.wiring = Wiring(broker)
+
+    def message(self, key: str, body: bytes, *, persistent: bool = True) -> PlainMessage:
+        return PlainMessage(key, body, persistent=persistent, store=self.store)
+
+    async def publish(self, exchange: str, key: str, *bodies: bytes, persistent: bool = True) -> None:
+        """Publish messages, until they are on the disk."""
+        for body in bodies:
+            self.broker.publish(self.message(key, body, persistent=persistent), self.broker.exchanges[exchange])
+        await self.synced()
+
+    async def synced(self) -> None:
+        """Until all that was written so far is on the disk."""
+        future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.broker.turn.when_synced(future.set_result)
+        assert await future is None
+
+    def bodies(self, queue: str) -> list[bytes]:
+        """What is on a queue and nobody has."""
+        return [entry.message.body for entry in self.broker.queues[queue].available()]
+
+    def bindings(self) -> set[tuple[str, str, str]]:
+        """Exchange, queue, key."""
+        return {
+            (exchange.name, binding.queue.name, binding.key)
+            for exchange in self.broker.exchanges.values()
+            for binding in exchange.bindings
+        }
+
+    async def consumer(self, queue: Queue) -> Taker:
+        """One more consumer, when it has been offered what there is."""
+        taker = Taker()
+        queue.add_consumer(taker)
+        queue.wake(taker)
+        await self.synced()
+        return taker
+
+
+@asynccontextmanager
+async def wired(path: Path | None = None) -> AsyncIterator[Wired]:
+    """A broker; with a path, one that has the store there, which is recovered first and closed afterwards."""
+    loop = asyncio.get_running_loop()
+    store = None if path is None else Module().open(OPTIONS, str(path), "0", lambda line: None)
+    broker = Broker(BrokerSettings(), store, loop.call_soon)
+    if store is not None:
+        loop.add_reader(store.fileno(), store.collect)
+
+        def restore(data: bytes) -> Message:
+            key, _, body = data.partition(b"\0")
+            return PlainMessage(key.decode(), body, store=store)
+
+        broker.recover(restore)
+    found = Wired(broker)
+    try:
+        await found.wiring.keep_standard_exchanges()
+        yield found
+        await found.wiring.finish()
+    finally:
+        if store is not None:
+            loop.remove_reader(store.fileno())
+            broker.close()

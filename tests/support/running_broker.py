@@ -1,0 +1,195 @@
+"""A broker as a real process: started, looked at from outside, stopped or killed, and started again on its data.
+
+What it says on its standard output is its port; its log is a file beside its data directory, which all its lives share.
+A process that a test leaves behind is killed by the fixture, by its id, and so are those that it had started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running
+
+ROOT: Final = Path(__file__).parents[2]
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class RunningBroker:
+    """One data directory and, between `start` and `stop` or `kill`, a broker on it.
+
+    Attributes:
+        directory: holds the data directory and the log.
+        data_directory: what `--data-dir` names.
+        log: the file that standard error goes to.
+        port: of the last start.
+        runner: what Python is given in front of the broker's module, as a profiler.
+        children: the processes that the last broker had started when it was stopped or killed.
+    """
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        self.data_directory = directory / "data"
+        self.log = directory / "broker.log"
+        self.options = options
+        self.port = 0
+        self.runner: tuple[str, ...] = ()
+        self.children: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def command(self, *options: str) -> list[str]:
+        """The command line."""
+        fixed = ("--load-module", "store", "--data-dir", str(self.data_directory), "--port", "0", "--auth", "no")
+        return [sys.executable, *self.runner, "-m", "broker.qpidd", *fixed, *self.options, *options]
+
+    def launch(self, *options: str) -> None:
+        """Start the process and do not wait for its port."""
+        assert self._process is None
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(*options),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+            )
+
+    def wait_for_port(self) -> int:
+        """The port, once the broker says it. AssertionError with the log if it ends before that."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        output, said = self._process.stdout.fileno(), b""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not said.endswith(b"\n"):
+            ready, _, _ = select.select([output], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"the broker does not say its port: {said!r}\n{self.log_text()}"
+            more = os.read(output, 4096)
+            assert more, f"the broker has ended: {said!r}\n{self.log_text()}"
+            said += more
+        self.port = int(said.splitlines()[0])
+        return self.port
+
+    def start(self, *options: str) -> RunningBroker:
+        """Start it and wait until it listens."""
+        self.launch(*options)
+        self.wait_for_port()
+        return self
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Send the signal, wait until the process and all that it started have ended, and tell its exit status."""
+        assert self._process is not None
+        self.children = children_of(self.pid)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal_number)
+        try:
+            self._process.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the broker does not end\n{self.log_text()}") from None
+        status = self._process.returncode
+        self._process = None
+        left = [pid for pid in self.children if not goes(pid)]
+        assert not left, f"the broker's processes {left} are left behind"
+        return status
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.stop(signal.SIGKILL) == -signal.SIGKILL
+
+    def restart(self, *options: str) -> RunningBroker:
+        """SIGTERM, which must end it cleanly, and start."""
+        status = self.stop()
+        assert status == 0, f"status {status}\n{self.log_text()}"
+        return self.start(*options)
+
+    def close(self) -> None:
+        """Whatever is still running is killed."""
+        if self._process is None:
+            return
+        children = children_of(self.pid)
+        self._process.kill()
+        self._process.communicate()
+        self._process = None
+        for pid in children:
+            if not goes(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    # ---- looked at from outside ----
+
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None and is_running(self.pid)
+
+    def log_text(self) -> str:
+        """The end of what it logged, over all its lives."""
+        return self.log.read_text(errors="replace")[-8000:] if self.log.exists() else ""
+
+    def resident_bytes(self) -> int:
+        """The memory that the process holds, without pages that it shares with files."""
+        return resident_bytes(self.pid)
+
+    def cpu_seconds(self) -> float:
+        """The processor time that the process has used."""
+        return cpu_seconds(self.pid)
+
+    def open_files(self) -> int:
+        """Descriptors that the process holds."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+def resident_bytes(pid: int) -> int:
+    """Anonymous memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(f"process {pid} has no memory")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def allow_open_files(count: int) -> int:
+    """Raise this process's limit of descriptors towards `count`; what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
+
+
+BrokerMaker = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def make_broker(tmp_path: Path) -> Iterator[BrokerMaker]:
+    """Makes brokers that are not started yet, each with a directory of its own and the options given."""
+    made: list[RunningBroker] = []
+
+    def make(*options: str) -> RunningBroker:
+        made.append(RunningBroker(tmp_path / f"broker{len(made)}", *options))
+        return made[-1]
+
+    yield make
+    for broker in made:
+        broker.close()

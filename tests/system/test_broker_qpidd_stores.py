@@ -1,0 +1,138 @@
+"""Stores that the real qpidd left, given to the broker: a client receives exactly what qpidd itself recovered."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from formats.amqp_0_10.plain import plain_map
+from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener, set_writable
+from tests.support.raw_peer import Delivery, RawPeer
+from tests.support.running_broker import BrokerMaker, RunningBroker
+
+_SAME: Final = ("app_id", "content_encoding", "content_type", "correlation_id", "priority", "delivery_mode")
+"""The fields that the manifest tells as they are, or leaves out."""
+
+
+def _broker_on_copy(make_broker: BrokerMaker, fixture: StoreFixture) -> RunningBroker:
+    broker = make_broker()
+    broker.directory.mkdir(parents=True)
+    shutil.copytree(fixture.path, broker.data_directory, symlinks=True)
+    set_writable(broker.data_directory, writable=True)
+    os.chmod(broker.data_directory, 0o700)
+    return broker.start()
+
+
+def _receive_all(broker: RunningBroker, queue: str) -> list[Delivery]:
+    """What a browser of the queue gets."""
+    with RawPeer(broker.port) as peer:
+        count = peer.message_count(queue)
+        peer.subscribe(queue, acquire_mode=1, accept_mode=1)
+        deliveries = peer.take(count)
+        assert peer.take_all(0.05) == []
+        peer.end()
+    return deliveries
+
+
+def _check_message(delivery: Delivery, told: dict[str, Any]) -> None:
+    """A delivery against the manifest's row."""
+    fields = delivery.properties()
+    assert len(delivery.body) == told["body_len"]
+    assert hashlib.sha256(delivery.body).hexdigest() == told["body_sha256"]
+    assert (fields.get("exchange", ""), fields.get("routing_key", "")) == (told["exchange"], told["routing_key"])
+    assert fields.get("message_id") == (uuid.UUID(told["message_id"]) if told.get("message_id") else None)
+    for name in _SAME:
+        value = fields.get(name)
+        assert (value.decode() if isinstance(value, bytes) else value) == told.get(name), name
+    reply_to = told.get("reply_to")
+    if reply_to is not None:
+        assert tuple(fields["reply_to"]) == (reply_to["exchange"], reply_to["routing_key"])
+    headers = fields.get("application_headers")
+    assert ({} if headers is None else plain_map(headers)) == {
+        name: _plain(value) for name, value in told.get("headers", {}).items()
+    }
+
+
+def _plain(told: dict[str, Any]) -> Any:
+    """A value of the manifest as `plain_map` shows it."""
+    if told["t"] == "map":
+        return {name: _plain(value) for name, value in told["v"].items()}
+    if told["t"] == "list":
+        return [_plain(value) for value in told["v"]]
+    if "hex" in told:
+        return told["hex"]
+    return told.get("v")
+
+
+@pytest.mark.parametrize("name", LEGACY_STORES)
+def test_exactly_what_qpidd_recovered(name: str, open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+    fixture = open_fixture(name)
+    broker = _broker_on_copy(make_broker, fixture)
+    for queue in fixture.recovered["queues"]:
+        deliveries = _receive_all(broker, queue["name"])
+        assert len(deliveries) == queue["message_count"] == len(queue["messages"])
+        for delivery, told in zip(deliveries, queue["messages"], strict=True):
+            _check_message(delivery, told)
+    _check_wiring(broker, fixture.recovered)
+    assert (broker.data_directory / "rhm.version-1").is_dir()
+
+
+def test_taken_for_good(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+    """What was converted and accepted stays away, whether the broker ends cleanly or not."""
+    fixture = open_fixture("legacy-a-clean")
+    broker = _broker_on_copy(make_broker, fixture)
+    left: dict[str, int] = {}
+    with RawPeer(broker.port) as peer:
+        for queue in fixture.recovered["queues"]:
+            taken = queue["message_count"] // 2
+            peer.subscribe(queue["name"], queue["name"], messages=taken)
+            deliveries = peer.take(taken)
+            if deliveries:
+                peer.accept(deliveries)
+            left[queue["name"]] = queue["message_count"] - taken
+        peer.sync()
+    broker.kill()
+    for _ in range(2):
+        broker.start()
+        for queue in fixture.recovered["queues"]:
+            rest = _receive_all(broker, queue["name"])
+            expected = queue["messages"][queue["message_count"] - left[queue["name"]] :]
+            assert [len(delivery.body) for delivery in rest] == [told["body_len"] for told in expected]
+            for delivery, told in zip(rest, expected, strict=True):
+                _check_message(delivery, told)
+        assert broker.stop() == 0
+
+
+def _check_wiring(broker: RunningBroker, recovered: dict[str, Any]) -> None:
+    with RawPeer(broker.port) as peer:
+        for queue in recovered["queues"]:
+            told = peer.call("queue.query", queue=queue["name"])
+            assert told["durable"]
+            assert (told["alternate_exchange"] or "") == queue.get("alternate_exchange", "")
+        for exchange in recovered["exchanges"]:
+            told = peer.call("exchange.query", name=exchange["name"])
+            assert (told["type"], told["durable"], told["not_found"]) == (exchange["type"], True, False)
+        for binding in recovered["bindings"]:
+            key = {} if binding.get("key") is None else {"binding_key": binding["key"]}
+            told = peer.call("exchange.bound", exchange=binding["exchange"], queue=binding["queue"], **key)
+            assert not any(told.values()), (binding, told)
+        peer.end()
+
+
+def test_the_tree_that_was_given_is_kept(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+    """Converting leaves each byte of the old journals where it can be found."""
+    fixture = open_fixture("legacy-b-crash1")
+    broker = _broker_on_copy(make_broker, fixture)
+    assert broker.stop() == 0
+    kept = broker.data_directory / "rhm.version-1"
+    assert _journals(kept) == _journals(fixture.path / "rhm")
+
+
+def _journals(root: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).digest() for file in root.rglob("*.jdat")}

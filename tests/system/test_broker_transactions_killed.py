@@ -1,0 +1,125 @@
+"""Messages move between two durable queues in local transactions while the broker is killed: each is in one of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
+from tests.support.raw_peer import Delivery, RawPeer
+from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.system.processes import PATIENCE_SECONDS
+
+_KILLS: Final = 8
+_TOKENS: Final = 400
+_QUEUES: Final = ("left", "right")
+
+
+class Mover(threading.Thread):
+    """Takes some messages from one queue, sends them to the other, accepts them, and commits or rolls back.
+
+    Attributes:
+        place: token -> the queue that it was last known to be in.
+        unsure: the tokens of a commit that was not completed.
+        commits: how many were completed.
+        error: what it failed with.
+    """
+
+    def __init__(self, port: int, source: str, target: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.place: dict[int, str] = {}
+        self.unsure: set[int] = set()
+        self.commits = 0
+        self.error: BaseException | None = None
+        self._port, self._source, self._target = port, source, target
+        self._random = random.Random(seed)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with RawPeer(self._port) as peer:
+                peer.call("tx.select")
+                peer.subscribe(self._source, messages=20)
+                while True:
+                    self._move(peer, peer.take(self._random.randint(1, 12)))
+        except (PeerGoneError, ConnectionClosedError):
+            pass
+        except BaseException as error:
+            self.error = error
+
+    def _move(self, peer: RawPeer, taken: Sequence[Delivery]) -> None:
+        tokens = [int(delivery.body) for delivery in taken]
+        for delivery in taken:
+            peer.publish(self._target, delivery.body)
+        peer.accept(taken)
+        if not self._random.randrange(8):
+            peer.call("tx.rollback")
+            peer.release(taken, set_redelivered=True)
+            return
+        self.unsure = set(tokens)
+        peer.call("tx.commit")
+        self.unsure = set()
+        self.commits += 1
+        self.place.update(dict.fromkeys(tokens, self._target))
+
+
+def _look(broker: RunningBroker) -> dict[int, str]:
+    """Where each message is, found by browsing."""
+    place: dict[int, str] = {}
+    with RawPeer(broker.port) as peer:
+        for queue in _QUEUES:
+            count = peer.message_count(queue)
+            peer.subscribe(queue, queue, acquire_mode=1, accept_mode=1)
+            for delivery in peer.take(count):
+                token = int(delivery.body)
+                assert token not in place, f"{token} is in {place[token]} and in {queue}"
+                place[token] = queue
+        assert peer.take_all() == []
+        peer.end()
+    return place
+
+
+def test_a_transaction_is_done_in_both_queues_or_in_none(make_broker: BrokerMaker) -> None:
+    broker, source = make_broker().start(), random.Random(7)
+    with RawPeer(broker.port) as peer:
+        for queue in _QUEUES:
+            peer.declare(queue)
+        for token in range(_TOKENS):
+            peer.publish(_QUEUES[token % 2], b"%d" % token)
+        peer.sync()
+        peer.end()
+    place = {token: _QUEUES[token % 2] for token in range(_TOKENS)}
+    commits = 0
+    for _ in range(_KILLS):
+        movers = [Mover(broker.port, *pair, source.randrange(1000)) for pair in (_QUEUES, _QUEUES[::-1])]
+        time.sleep(0.3 + source.random() * 0.5)
+        broker.kill()
+        for mover in movers:
+            mover.join(PATIENCE_SECONDS)
+            if mover.error is not None:
+                raise AssertionError(f"a client failed\n{broker.log_text()}") from mover.error
+            commits += mover.commits
+        broker.start()
+        found = _look(broker)
+        assert sorted(found) == list(range(_TOKENS))
+        _check_moves(place, found, movers)
+        place = found
+    assert commits > 5 * _KILLS
+
+
+def _check_moves(before: dict[int, str], found: dict[int, str], movers: Sequence[Mover]) -> None:
+    """What is known of a token's place holds, and an unsure commit is done for all of its tokens or for none."""
+    moved = {token for mover in movers for token in mover.place}
+    unsure = {token for mover in movers for token in mover.unsure}
+    for token, queue in before.items():
+        if token not in moved | unsure:
+            assert found[token] == queue, f"{token} was moved by nobody"
+    for mover, other in (movers, movers[::-1]):
+        for token, queue in mover.place.items():
+            if token not in other.place.keys() | unsure:
+                assert found[token] == queue, f"the move of {token} was committed, and is undone"
+        once = {token for token in mover.unsure if token not in other.place.keys() | other.unsure}
+        assert len({found[token] for token in once}) < 2, f"half a transaction: {once}"

@@ -1,0 +1,331 @@
+"""`qpidd` as a process: how it starts, what it says, how it ends. Clients come in other tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running
+
+ROOT: Final = Path(__file__).parents[2]
+SMALL: Final = ("--num-jfiles", "4", "--jfile-size-pgs", "1", "--tpl-num-jfiles", "4", "--tpl-jfile-size-pgs", "1")
+PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x0a"
+
+Qpidd = Callable[..., subprocess.CompletedProcess[str]]
+StartQpidd = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Nothing is found in, or written to, the real one."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[StartQpidd]:
+    """Starts qpidd; what is left of it in the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_it(*options: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "broker.qpidd", *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=ROOT, env=os.environ | {"HOME": str(home)},
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start_it
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def qpidd(start: StartQpidd) -> Qpidd:
+    """Runs qpidd to its end."""
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        process = start(*options)
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    return run
+
+
+@pytest.fixture
+def daemon(qpidd: Qpidd, tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Starts daemons with a store, on ports of their own; ends them."""
+    directories: list[Path] = []
+
+    def start_it(*options: str) -> int:
+        directories.append(tmp_path / f"daemon{len(directories)}")
+        ended = qpidd(
+            "--daemon", "--load-module", "store", *SMALL, "--port", "0", "--data-dir", str(directories[-1]),
+            "--pid-dir", str(tmp_path / "run"), "--log-to-file", str(tmp_path / "log"), "--wait", "30", *options,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return int(ended.stdout)
+
+    yield start_it
+    for directory in directories:
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            os.kill(int((directory / "lock").read_text()), signal.SIGKILL)
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def answer(port: int, host: str = "127.0.0.1") -> bytes:
+    """What is said to a client that says what protocol it speaks."""
+    with socket.create_connection((host, port), PATIENCE_SECONDS) as client:
+        client.sendall(PROTOCOL_HEADER)
+        return client.recv(len(PROTOCOL_HEADER))
+
+
+# ---- help ----
+
+
+def test_help_shows_a_module_s_options_when_it_is_loaded(qpidd: Qpidd) -> None:
+    alone, loaded = qpidd("--help"), qpidd("--load-module", "msgstore.so", "-h")
+    for shown in (alone, loaded):
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert shown.stdout.startswith("Usage: qpidd OPTIONS\n")
+        assert "-p [ --port ] PORT (5672)" in shown.stdout
+    assert "--num-jfiles" not in alone.stdout
+    assert "Store options:" in loaded.stdout
+    assert "--num-jfiles N (8)" in loaded.stdout
+
+
+def test_version(qpidd: Qpidd) -> None:
+    shown = qpidd("--version")
+    assert shown.returncode == 0
+    assert re.fullmatch(r"qpidd \(qstore\) version \S+\n", shown.stdout)
+
+
+# ---- in the foreground ----
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_its_port_and_ends_cleanly(start: StartQpidd, tmp_path: Path, number: signal.Signals) -> None:
+    data = tmp_path / "data"
+    process = start("--load-module", "store", *SMALL, "--port", "0", "--data-dir", str(data))
+    port = port_of(process)
+    assert answer(port) == PROTOCOL_HEADER
+    assert (data / "lock").read_text() == f"{process.pid}\n"
+    assert data.stat().st_mode & 0o777 == 0o700
+    helpers = children_of(process.pid)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, output) == (0, "")
+    assert f"[Network] notice Listening on TCP/TCP6 port {port}" in errors
+    assert f"[Store] notice Store module initialized; dir={data}" in errors
+    assert errors.index("Broker running") < errors.index("Shut down")
+    assert all(goes(helper) for helper in helpers)
+    assert (data / "lock").read_text() == ""
+
+
+def test_it_says_no_port_that_was_chosen_by_who_started_it(start: StartQpidd, qpidd: Qpidd) -> None:
+    first = start("--port", "0", "--no-data-dir", "--log-to-stderr", "no")
+    port = port_of(first)
+    first.terminate()
+    first.wait(PATIENCE_SECONDS)
+    second = start("--port", str(port), "--no-data-dir")
+    assert second.stderr is not None
+    while "Broker running" not in second.stderr.readline():
+        assert second.poll() is None
+    second.terminate()
+    output, _ = second.communicate(timeout=PATIENCE_SECONDS)
+    assert (second.returncode, output) == (0, "")
+
+
+def test_loopback_alone_unless_told(start: StartQpidd) -> None:
+    assert answer(port_of(start("-p0", "--no-data-dir", "--interface", "127.0.0.2")), "127.0.0.2") == PROTOCOL_HEADER
+    port = port_of(start("-p0", "--no-data-dir"))
+    assert answer(port) == PROTOCOL_HEADER
+    with pytest.raises(ConnectionRefusedError):
+        answer(port, "127.0.0.2")
+
+
+def test_without_a_store_it_warns(start: StartQpidd, tmp_path: Path) -> None:
+    process = start("--port", "0", "--data-dir", str(tmp_path / "data"))
+    port_of(process)
+    process.terminate()
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0
+    assert re.search(r"\[Broker\] warning No store is loaded: durable .* are not kept", errors)
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["lock"]
+
+
+def test_the_default_data_directory_is_at_home(start: StartQpidd, home: Path) -> None:
+    port_of(start("--port", "0", "--load-module", "store", *SMALL))
+    assert (home / ".qpidd" / "rhm" / "STORE").is_file()
+
+
+def test_no_data_directory(start: StartQpidd, home: Path) -> None:
+    port_of(start("--port", "0", "--no-data-dir"))
+    assert list(home.iterdir()) == []
+
+
+def test_a_killed_broker_s_directory_needs_no_tidying(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -> None:
+    options = ("--load-module", "store", *SMALL, "--port", "0", "--data-dir", str(tmp_path / "data"))
+    first = start(*options)
+    port_of(first)
+    first.kill()
+    first.wait(PATIENCE_SECONDS)
+    assert qpidd("--check", "--data-dir", str(tmp_path / "data")).returncode == 1
+    port_of(start(*options))
+    assert qpidd("--check", "--data-dir", str(tmp_path / "data")).returncode == 0
+
+
+def test_the_log_goes_where_it_is_told_to(start: StartQpidd, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = start(
+        "--port", "0", "--no-data-dir", "--log-to-stderr", "no", "--log-to-file", str(log), "--log-enable", "notice",
+        "--log-disable", "notice:Broker", "--log-time=no", "--sasl-config", "/etc/sasl2",
+    )  # fmt: skip
+    port = port_of(process)
+    process.terminate()
+    assert process.communicate(timeout=PATIENCE_SECONDS) == ("", "")
+    assert log.read_text() == f"[Network] notice Listening on TCP/TCP6 port {port}\n"
+
+
+def test_an_option_without_effect_is_told(start: StartQpidd) -> None:
+    process = start("--port", "0", "--no-data-dir", "--worker-threads", "4")
+    port_of(process)
+    process.terminate()
+    assert "notice option worker-threads is not needed here" in process.communicate(timeout=PATIENCE_SECONDS)[1]
+
+
+# ---- what cannot start ----
+
+
+def test_two_brokers_on_one_directory(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -> None:
+    first = start("--port", "0", "--data-dir", str(tmp_path / "data"))
+    port_of(first)
+    second = qpidd("--port", "0", "--data-dir", str(tmp_path / "data"))
+    assert (second.returncode, second.stdout) == (1, "")
+    wanted = f"Daemon startup failed: Cannot lock {tmp_path}/data/lock: Resource temporarily unavailable; process "
+    assert f"[Broker] critical Unexpected error: {wanted}{first.pid} has it" in second.stderr
+    quiet = qpidd("--port", "0", "--data-dir", str(tmp_path / "data"), "--log-to-stderr", "no")
+    assert quiet.stderr.startswith(f"qpidd: {wanted}")
+    assert quiet.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -> None:
+    port = port_of(start("--port", "0", "--no-data-dir"))
+    options = ("--load-module", "store", *SMALL, "--data-dir", str(tmp_path / "data"), "--log-enable", "error+")
+    second = qpidd("--port", str(port), *options)
+    assert second.returncode == 1
+    assert f"port {port}: " in second.stderr
+    assert "address already in use" in second.stderr
+    assert second.stderr.count("\n") == 1
+    assert b"clean" in (tmp_path / "data" / "rhm" / "STORE").read_bytes()  # and so its store was closed
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--prot", "0"], "qpidd: --prot is no option; do you mean --port?"),
+        (["--port", "x"], 'qpidd: --port: "x" is no number'),
+        (["--num-jfiles", "8"], "qpidd: --num-jfiles is no option"),
+        (["--load-module", "acl.so"], "qpidd: --load-module acl.so: there is no module of that name"),
+        (["--log-enable", "loud"], 'qpidd: "loud" is no rule'),
+        (["--log-to-file", "/nowhere/log"], "qpidd: /nowhere/log: the log cannot be written"),
+        (["--data-dir", "/proc/none"], "/proc/none: the data directory cannot be used"),
+        (["--user-file", "/nowhere/users"], "/nowhere/users: the user file cannot be read"),
+        (["--interface", "nowhere.invalid"], "cannot listen on nowhere.invalid, port 0"),
+        (["--load-module", "store"], "there is no directory for the store"),
+        (["--load-module", "store", "--num-jfiles", "x"], 'option num-jfiles: "x" is not a whole number'),
+        (["--load-module", "store", "--truncate=perhaps"], '--truncate: "perhaps" is neither yes nor no'),
+        (["--load-module", "store", "--store-dir", "/proc/none"], "/proc/none: the store directory cannot be used"),
+    ],
+)
+@pytest.mark.parametrize("is_daemon", [False, True])
+def test_what_cannot_start_says_why_in_one_line(
+    qpidd: Qpidd, tmp_path: Path, options: list[str], text: str, is_daemon: bool
+) -> None:
+    where = [] if any(option in options for option in ("--data-dir", "--prot", "--port")) else ["--no-data-dir"]
+    port = [] if "--port" in options else ["--port", "0"]
+    ended = qpidd(*port, *where, *options, *(["--daemon"] if is_daemon else []), "--pid-dir", str(tmp_path / "run"))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = (line for line in ended.stderr.splitlines() if "[Broker] warning No store" not in line)
+    assert text.removeprefix("qpidd: ") in line
+    assert line.startswith("qpidd: ") or "critical Unexpected error: Daemon startup failed: " in line
+
+
+# ---- as a daemon ----
+
+
+def test_a_daemon_is_ready_when_its_starter_returns(daemon: Callable[..., int], qpidd: Qpidd, tmp_path: Path) -> None:
+    port = daemon()
+    assert answer(port) == PROTOCOL_HEADER
+    pid_file = tmp_path / "run" / f"qpidd.{port}.pid"
+    process = int(pid_file.read_text())
+    asked = ("--pid-dir", str(tmp_path / "run"), "--port", str(port))
+    assert (qpidd("--check", *asked).stdout, qpidd("-c", *asked).returncode) == (f"{process}\n", 0)
+    assert qpidd("--check", "--data-dir", str(tmp_path / "daemon0")).stdout == f"{process}\n"
+    assert os.getsid(process) == process
+    assert [os.readlink(f"/proc/{process}/fd/{number}") for number in range(3)] == [os.devnull] * 3
+
+    ended = qpidd("--quit", *asked)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert not is_running(process)
+    assert not pid_file.exists()
+    assert "[Broker] notice Shut down" in (tmp_path / "log").read_text()
+    for again in ("--check", "--quit"):
+        gone = qpidd(again, *asked)
+        assert (gone.returncode, gone.stdout) == (1, "")
+        assert gone.stderr == f"qpidd: no broker is running: nothing holds {pid_file}\n"
+
+
+def test_two_daemons_and_one_of_them_ends(daemon: Callable[..., int], qpidd: Qpidd, tmp_path: Path) -> None:
+    first, second = daemon(), daemon()
+    assert qpidd("-q", "--pid-dir", str(tmp_path / "run"), "-p", str(first)).returncode == 0
+    assert answer(second) == PROTOCOL_HEADER
+    with pytest.raises(ConnectionRefusedError):
+        answer(first)
+
+
+def test_a_daemon_that_was_killed_is_not_running(daemon: Callable[..., int], qpidd: Qpidd, tmp_path: Path) -> None:
+    port = daemon()
+    pid_file = tmp_path / "run" / f"qpidd.{port}.pid"
+    process = int(pid_file.read_text())
+    os.kill(process, signal.SIGKILL)
+    assert goes(process)
+    assert pid_file.exists()
+    assert qpidd("--check", "--pid-dir", str(tmp_path / "run"), "-p", str(port)).returncode == 1
+
+
+def test_a_daemon_on_a_directory_that_is_taken(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -> None:
+    first = start("--port", "0", "--data-dir", str(tmp_path / "data"))
+    port_of(first)
+    ended = qpidd("--daemon", "--port", "0", "--data-dir", str(tmp_path / "data"))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"qpidd: Daemon startup failed: Cannot lock {tmp_path}/data/lock: Resource ")
+
+
+def test_a_daemon_that_is_not_ready_in_time_is_ended(qpidd: Qpidd, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ended = qpidd("-d", "-w", "1us", "--port", "0", "--data-dir", str(data), "--pid-dir", str(tmp_path))
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("qpidd: Daemon startup failed: not ready within 1e-06 s, and told to end")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while qpidd("--check", "--data-dir", str(data)).returncode == 0:
+        assert time.monotonic() < end
