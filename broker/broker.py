@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.errors import InternalError, ResourceLimitExceededError
+from broker.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.exchanges.default import DefaultExchange
 from broker.exchanges.exchange import Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
@@ -29,6 +29,11 @@ _LOG: Final = log_of("Broker")
 
 #: Reads a message that a store kept. Raises BrokerRecordError.
 RestoreMessage = Callable[[bytes], Message]
+
+
+def _forgotten(_made: None, error: Exception | None) -> None:
+    if error is not None:
+        _LOG.warning("A binding that is stored twice stays so: %s", error)
 
 
 class Broker:
@@ -149,7 +154,13 @@ class Broker:
         is_held = self.publish(entry.message, exchange)
 
         def leave(error: Exception | None) -> None:
-            if error is None and not queue.is_deleted and queue.dequeue(entry):
+            is_written = False
+            if error is None and not queue.is_deleted:
+                try:
+                    is_written = queue.dequeue(entry)
+                except InternalError as failure:
+                    error = failure
+            if is_written:
                 self.turn.when_synced(done)
             else:
                 done(error)
@@ -236,9 +247,15 @@ class Broker:
             queue = by_id.get(found.record.queue_id)
             if exchange is None or queue is None:
                 continue
-            binding = exchange.bind(queue, found.record.key, found.record.arguments)
+            try:
+                binding = exchange.bind(queue, found.record.key, found.record.arguments)
+            except ModelError as error:
+                _LOG.error('A binding of queue "%s" is left out: %s', queue.name, error)
+                continue
             if binding is not None:
                 binding.entry = found.entry
+            elif found.entry is not None:  # a fanout exchange knows a queue once, and qpidd stores each key
+                self.store.changes.delete_binding(found.entry, _forgotten)
 
     # ---- the end ----
 

@@ -84,7 +84,6 @@ class KeptWiring:
         store, entry = self._store, binding.entry
         if store is not None and entry is not None:
             await self._done(lambda done: store.changes.delete_binding(entry, done))
-            binding.entry = None
 
     # ---- waiting ----
 

@@ -34,8 +34,12 @@ class PidFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._descriptor = self._take()
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+        except OSError:
+            os.close(self._descriptor)
+            raise
 
     def _take(self) -> int:
         for tries_left in reversed(range(_RETRIES)):

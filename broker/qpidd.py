@@ -12,6 +12,7 @@ and recovery, user file, sockets, pid file. The end goes the other way.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -82,11 +83,9 @@ def run(arguments: Sequence[str]) -> int:
         plan = _plan(arguments)
         values = plan.values
         if values.switch("help"):
-            print(help_text(plan.table))  # noqa: T201
-            return 0
+            return _tell(help_text(plan.table))
         if values.switch("version"):
-            print(f"qpidd (qstore) version {distribution_version()}")  # noqa: T201
-            return 0
+            return _tell(f"qpidd (qstore) version {distribution_version()}")
         if values.switch("check") or values.switch("quit"):
             return _look(plan)
         os.umask(_UMASK)
@@ -96,9 +95,29 @@ def run(arguments: Sequence[str]) -> int:
         return 1
 
 
+def _tell(text: str) -> int:
+    """Write to standard output. Returns the exit code."""
+    if sys.stdout is None:
+        return 0
+    try:
+        print(text, flush=True)  # noqa: T201
+    except OSError as error:
+        # What is still buffered cannot be written either, and Python would say so again as it ends.
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+        if isinstance(error, BrokenPipeError):
+            return 0  # a reader that has seen enough
+        _say(f"standard output: {error.strerror}")
+        return 1
+    return 0
+
+
 def _say(text: str) -> None:
+    """Write to standard error."""
     if sys.stderr is not None:
-        print(f"qpidd: {printable(text)}", file=sys.stderr)  # noqa: T201
+        with contextlib.suppress(OSError):  # the exit code still tells
+            print(f"qpidd: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 # ---- a broker that runs ----
@@ -114,9 +133,8 @@ def _look(plan: _Plan) -> int:
         return 1
     if values.switch("quit"):
         daemon.end(process, values.seconds("wait"))
-    else:
-        print(process)  # noqa: T201
-    return 0
+        return 0
+    return _tell(str(process))
 
 
 def _held_files(values: Values) -> list[str]:
@@ -147,7 +165,7 @@ def _run_daemon(plan: _Plan) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return _run_broker(plan, forked)
     if plan.values.number("port") == 0:
-        print(forked.port, flush=True)  # noqa: T201
+        return _tell(str(forked.port))
     return 0
 
 
@@ -215,8 +233,8 @@ class _Report:
         self._is_told = True
         if self._child is not None:
             self._child.ready(port)
-        elif self._is_port_chosen and sys.stdout is not None:
-            print(port, flush=True)  # noqa: T201
+        elif self._is_port_chosen:
+            _tell(str(port))  # the log tells it, too
 
     def failed(self, text: str, *, is_logged: bool = True) -> None:
         """It does not, or no longer. If the log has said so, and goes to standard error, that is enough."""
@@ -283,6 +301,11 @@ def distribution_version() -> str:
 
 def main() -> NoReturn:
     """The console script."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # it was closed by who started us: no file of the broker's is to take its place
+            os.open(os.devnull, os.O_RDWR)
     sys.exit(run(sys.argv[1:]))
 
 

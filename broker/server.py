@@ -114,7 +114,7 @@ class Server:
             self.loop.remove_reader(self.broker.store.fileno())
         self.broker.turn.end()
         self._last_work = time.perf_counter()
-        self.pressure.look()
+        self.pressure.ease()
 
     async def _close_listeners(self) -> None:
         for server in self._servers:
@@ -211,16 +211,16 @@ class Pressure:
         self._stopped: dict[SocketConnection, None] = {}
 
     def after(self, connection: SocketConnection) -> None:
-        """A connection has brought something: stop reading it, if a journal it may have written to is too full."""
+        """A connection has brought something while the disk is at work: stop reading it, if too much waits."""
         for journal in self._server.broker.turn.journals:
-            if journal.gathered > journal.bound // 2:
+            if journal.unsynced > journal.bound // 2:
                 self._stopped[connection] = None
                 connection.stop_reading(self)
                 return
 
-    def look(self) -> None:
-        """The disk has done something: go on with those who were stopped, if nothing is under way."""
-        if self._stopped and not self._server.broker.turn.journals:
+    def ease(self) -> None:
+        """The disk has done something: go on with those who were stopped."""
+        if self._stopped:
             stopped, self._stopped = self._stopped, {}
             for connection in stopped:
                 connection.go_on_reading(self)
@@ -275,7 +275,7 @@ class SocketConnection(asyncio.Protocol):
         machine.receive(data)
         if machine.is_paused:
             self.stop_reading(machine)
-        elif server.broker.turn.journals:
+        elif server.broker.turn.flushes_under_way:
             server.pressure.after(self)
 
     def connection_lost(self, _error: Exception | None) -> None:

@@ -81,8 +81,8 @@ class Journal(Protocol):
         """Bytes that it may have unsynced. With more, an append waits for the disk."""
 
     @property
-    def gathered(self) -> int:
-        """Bytes that were appended lately, at least those that are unsynced: to stop reading before `bound`."""
+    def unsynced(self) -> int:
+        """Bytes that were appended and are not on the disk: to stop reading before they come to `bound`."""
 
     @property
     def depth(self) -> int:

@@ -16,11 +16,17 @@ timer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.errors import ModelError
+from broker.logs import log_of
 
 if TYPE_CHECKING:
     from broker.queues.queue import Barrier, Queue
     from broker.store_protocol import Store
+
+_LOG: Final = log_of("Broker")
 
 
 class Worker(Protocol):
@@ -49,24 +55,28 @@ class Output(Protocol):
 class _Batch:
     """What waits for one flush."""
 
-    __slots__ = ("_barriers", "_later", "_turn", "_workers")
+    __slots__ = ("_barriers", "_later", "_store", "_turn", "_workers")
 
     def __init__(
         self,
         turn: Turn,
+        store: Store,
         barriers: list[tuple[Queue, Barrier]],
         workers: list[tuple[Worker, list[list[int]]]],
         later: list[Callable[[Exception | None], None]],
     ) -> None:
-        self._turn, self._barriers, self._workers, self._later = turn, barriers, workers, later
+        self._turn, self._store = turn, store
+        self._barriers, self._workers, self._later = barriers, workers, later
 
     def done(self, error: Exception | None) -> None:
         """The flush is on the disk, or never will be."""
         turn = self._turn
         turn.flushes_under_way -= 1
-        if error is None:
-            for queue, barrier in self._barriers:
+        for queue, barrier in self._barriers:
+            if error is None:
                 queue.lower(barrier)
+            elif len(self._barriers) > 1:  # another queue's journal may be the one that has failed
+                self._store.flush((queue.journal,), partial(_lower_if_synced, queue, barrier))
         for worker, runs in self._workers:
             if error is None:
                 worker.release(runs)
@@ -76,6 +86,11 @@ class _Batch:
         for callback in self._later:
             callback(error)
         turn.schedule()
+
+
+def _lower_if_synced(queue: Queue, barrier: Barrier, error: Exception | None) -> None:
+    if error is None:
+        queue.lower(barrier)
 
 
 class Turn:
@@ -157,10 +172,13 @@ class Turn:
         journals = list(self.journals)
         self.journals.clear()
         self.flushes_under_way += 1
-        self._store.flush(journals, _Batch(self, barriers, held, later).done, is_idle=self.is_idle())
+        self._store.flush(journals, _Batch(self, self._store, barriers, held, later).done, is_idle=self.is_idle())
 
     def _dispatch(self) -> None:
         queues = list(self.ready)
         self.ready.clear()
         for queue in queues:
-            queue.dispatch()
+            try:
+                queue.dispatch()
+            except ModelError as error:  # a message went out, and that it is gone cannot be written
+                _LOG.error('Queue "%s": %s', queue.name, error)

@@ -173,7 +173,8 @@ class Wiring:
             queue.alternate = wanted
             self._queues[name] = queue
         else:
-            check_owner(queue, owner)
+            if exclusive or not passive:
+                check_owner(queue, owner)
             check_alternate(queue, wanted)
         if exclusive and queue.owner is not owner:
             if passive or queue.consumer_count:

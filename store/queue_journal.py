@@ -127,6 +127,11 @@ class QueueJournal:
         return len(self.writer.transactions)
 
     @property
+    def unsynced(self) -> int:
+        """Bytes that were appended and are not on the disk."""
+        return self.writer.unsynced
+
+    @property
     def outstanding_flushes(self) -> int:
         """Flushes that are on their way to the disk: 0 or 1."""
         return int(self.writer.is_under_way)

@@ -72,7 +72,7 @@ class WireSession(ClientSession):
             self.done.add(first, last)
             self._owner.on_settled(max(first, below), last)
 
-    def on_command(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command of the broker.
 
         Raises:
@@ -83,7 +83,7 @@ class WireSession(ClientSession):
             return
         if payload[:2] == _TRANSFER:
             self.hold(number)
-            self._owner.on_transfer(number, _destination(payload), header or b"", body)
+            self._owner.on_transfer(number, _destination(payload), header or b"", body or b"")
             return
         command, _, values = decode_command(payload)
         if command.name == "execution.result":

@@ -13,7 +13,8 @@ Values are the same by what they are, not by how they travel:
     map, list, array                  item by item
     all others                        by type and value
 
-Source: AMQP 0-10, class exchange, type headers; `x-match` is required in the seeds, and by qpidd.
+Source: AMQP 0-10, class exchange, type headers; `x-match` is required in the seeds, and by qpidd,
+which answers internal-error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.errors import InvalidArgumentError
+from broker.errors import InternalError
 from formats.amqp_0_10.maps import TypedArray, TypedMap, TypedValue
 
 _MATCH: Final = "x-match"
@@ -56,12 +57,12 @@ def parse_criteria(arguments: TypedMap) -> Criteria:
     """What a binding with these arguments asks for.
 
     Raises:
-        InvalidArgumentError: `x-match` is missing, or neither "all" nor "any".
+        InternalError: `x-match` is missing, or neither "all" nor "any".
     """
     values = dict(arguments.entries)
     match = comparable(values.pop(_MATCH, None))
     if match not in (comparable("all"), comparable("any")):
-        raise InvalidArgumentError(f'a binding to a headers exchange needs the argument {_MATCH}, "all" or "any"')
+        raise InternalError(f'a binding to a headers exchange needs the argument {_MATCH}, "all" or "any"')
     headers = {name: comparable(typed) for name, typed in values.items() if not name.startswith(_IGNORED)}
     return Criteria(match == comparable("all"), headers)
 

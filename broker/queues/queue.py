@@ -10,7 +10,8 @@ own.
 
 A message that a durable queue keeps in its journal may be delivered when its record is on the disk, and none that came
 after it before: so what is written raises a barrier, and `limit` is where the first barrier begins that still stands.
-Everything else may be delivered at once.
+What has been written and has no barrier yet, since its flush begins at the end of the turn, is held as well. Everything
+else may be delivered at once.
 
 Nothing is delivered when a message comes: the queue is put among those that the turn has to serve, and `dispatch` is
 called when all that came with it is in.
@@ -18,14 +19,15 @@ called when all that came with it is in.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import ResourceLimitExceededError
+from broker.errors import InternalError, ResourceLimitExceededError
 from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
-from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry, end_entry
+from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, UNCOMMITTED, Entry, end_entry
 from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -42,14 +44,14 @@ class Barrier:
     """Messages that are not to be delivered before something is on the disk.
 
     Attributes:
-        last: position of the last of them.
+        first: position of the first of them.
         is_open: whether it is.
     """
 
-    __slots__ = ("is_open", "last")
+    __slots__ = ("first", "is_open")
 
-    def __init__(self, last: int) -> None:
-        self.last = last
+    def __init__(self, first: int) -> None:
+        self.first = first
         self.is_open = False
 
 
@@ -86,6 +88,7 @@ class Queue:
         "_cursor",
         "_end",
         "_head",
+        "_held_from",
         "_limit",
         "_turn",
         "_waiting",
@@ -132,8 +135,8 @@ class Queue:
         self._end = end_entry(1)
         self._head.next, self._end.previous = self._end, self._head
         self._cursor = self._end
-        self._limit = _NO_LIMIT
-        self._barriers: deque[Barrier] = deque()
+        self._limit = self._held_from = _NO_LIMIT
+        self._barriers: deque[Barrier] = deque()  # in the order in which they begin
         self._waiting: deque[Consumer] = deque()
         self._consumers: list[Consumer] = []
         self._browsers: list[Consumer] = []
@@ -203,13 +206,37 @@ class Queue:
     def add_held(self, message: Message, rid: int) -> Entry:
         """As `add`, but it, and what follows, is delivered only when a barrier that is raised after it was lowered."""
         entry = self.add(message, rid)
-        if self._limit == _NO_LIMIT:
-            self._limit = entry.position
+        if self._held_from == _NO_LIMIT:
+            self._held_from = entry.position
+            if self._limit == _NO_LIMIT:
+                self._limit = entry.position
         return entry
+
+    def add_uncommitted(self, message: Message, rid: int) -> Entry:
+        """As `add`, but nobody sees it before `commit`."""
+        entry = self.add(message, rid)
+        entry.state = UNCOMMITTED
+        return entry
+
+    def commit(self, entry: Entry) -> None:
+        """The transaction that brought it is committed."""
+        entry.state = AVAILABLE
 
     def raise_barrier(self) -> Barrier:
         """What was added and held so far is waited for, until `lower` is called with this."""
-        barrier = Barrier(self._end.position - 1)
+        barrier = Barrier(self._held_from)
+        self._held_from = _NO_LIMIT
+        barriers = self._barriers
+        at = len(barriers)
+        while at and barriers[at - 1].first > barrier.first:
+            at -= 1  # of a transaction, which came later
+        barriers.insert(at, barrier)
+        return barrier
+
+    def raise_barrier_at_end(self) -> Barrier:
+        """What is added from now on is waited for, until `lower` is called with this."""
+        barrier = Barrier(self._end.position)
+        self._limit = min(self._limit, barrier.first)
         self._barriers.append(barrier)
         return barrier
 
@@ -218,9 +245,8 @@ class Queue:
         barrier.is_open = True
         barriers = self._barriers
         while barriers and barriers[0].is_open:
-            self._limit = barriers.popleft().last + 1
-        if not barriers and self not in self._turn.written:
-            self._limit = _NO_LIMIT
+            barriers.popleft()
+        self._limit = min(barriers[0].first, self._held_from) if barriers else self._held_from
         self._turn.ready[self] = None
         self._turn.schedule()
 
@@ -231,11 +257,18 @@ class Queue:
 
         Returns:
             Whether its removal is promised only when what was written in this turn is on the disk.
+
+        Raises:
+            InternalError: its journal cannot be written. Then it stays acquired.
         """
         rid = entry.rid
         if rid:
             assert self._append is not None
-            self._append.dequeue(self.journal, rid)
+            assert self.store is not None
+            try:
+                self._append.dequeue(self.journal, rid)
+            except self.store.errors as error:
+                raise InternalError(str(error)) from error
             self._turn.journals[self.journal] = None
         self.acquired_count -= 1
         self.remove(entry)
@@ -298,6 +331,9 @@ class Queue:
 
         Returns:
             How many; and whether some of them are promised to be gone only when what was written is on the disk.
+
+        Raises:
+            InternalError: as `dequeue`.
         """
         count, is_written = 0, False
         for entry in list(self.available()):
@@ -320,7 +356,8 @@ class Queue:
 
     def _drop_expired(self, entry: Entry) -> None:
         self.acquire(entry)
-        self.dequeue(entry)
+        with contextlib.suppress(InternalError):  # it stays acquired, so that nobody gets it
+            self.dequeue(entry)
 
     # ---- consumers ----
 

@@ -134,12 +134,14 @@ class PlainServer:
             return Failure("PLAIN: the response is not authorization, name and password")
         suffix = f"@{self._realm}"
         name, authorization = name.removesuffix(suffix), authorization.removesuffix(suffix)
-        if not is_user_name(name):
+        if not name.isprintable() or not 0 < len(name) <= MAX_NAME:
             return Failure("PLAIN: the name cannot be a user's")
         if authorization not in ("", name):
             return Failure(f"PLAIN: user {name!a} may not act for another")
         if self._verify is None:
             return Success(name + suffix)
+        if not is_user_name(name):
+            return Failure(f"user {name!a}: no name in a user file is like that")
         return PasswordCheck(name, name + suffix, password, self._verify)
 
 

@@ -112,7 +112,10 @@ class Users:
             if name in names:
                 raise UserFileError(f'{self.path}: line {number}: user "{name}" is there twice; remove one of them')
             names.add(name)
-        mode = Path(self.path).stat().st_mode
+        try:
+            mode = Path(self.path).stat().st_mode
+        except OSError as error:
+            raise self._unreadable(error) from error
         if mode & (stat.S_IRGRP | stat.S_IROTH):
             return [f"{self.path}: others can read the users' password keys; take that away with chmod 600"]
         return []

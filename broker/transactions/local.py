@@ -2,7 +2,11 @@
 
 Until `commit` nothing of it happens: messages that are published are on no queue, and messages that are accepted stay
 acquired. At commit everything is checked first, then all that durable queues keep is written as one transaction of the
-store; messages are put on their queues at once, behind barriers that are lowered when the commit is on the disk.
+store; messages are put on their queues at once, behind barriers that are lowered when the commit is on the disk. Until
+then nobody sees them.
+
+If the store then says that nobody knows whether the commit is on the disk, what it keeps stays where it is, unseen,
+until a restart tells; what nobody keeps is as if the transaction had not been.
 """
 
 from __future__ import annotations
@@ -67,24 +71,22 @@ class LocalTransaction:
         ]
         accepted = [(queue, entry) for queue, entry in self._accepted if not queue.is_deleted]
         self._check_room(published)
+        added: list[tuple[Queue, Entry]] = []
         barriers: list[tuple[Queue, Barrier]] = []
 
         def committed(error: Exception | None) -> None:
-            if error is not None:
-                done(InternalError(f"the transaction may be committed or not: {error}"))
-                return
+            for queue, entry in added:
+                _end_publishing(queue, entry, error)
             for queue, entry in accepted:
-                if not queue.is_deleted:
-                    queue.acquired_count -= 1
-                    queue.remove(entry)
+                _end_accepting(queue, entry, error)
             for queue, barrier in barriers:
                 queue.lower(barrier)
-            done(None)
+            done(None if error is None else InternalError(f"the transaction may be committed or not: {error}"))
 
         rids = iter(self._write(published, accepted, committed))
+        barriers += [(queue, queue.raise_barrier_at_end()) for queue in dict.fromkeys(queue for _, queue in published)]
         for message, queue in published:
-            queue.add_held(message, next(rids) if queue.keeps(message) else 0)
-        barriers += [(queue, queue.raise_barrier()) for queue in dict.fromkeys(queue for _, queue in published)]
+            added.append((queue, queue.add_uncommitted(message, next(rids) if queue.keeps(message) else 0)))
         if not self._is_written(published, accepted):
             committed(None)
 
@@ -130,3 +132,22 @@ class LocalTransaction:
                 turn.journals[queue.journal] = None
         turn.schedule()
         return rids
+
+
+def _end_publishing(queue: Queue, entry: Entry, error: Exception | None) -> None:
+    """A message that was published is on its queue; with an error it is not, or nobody can say."""
+    if error is None:
+        queue.commit(entry)
+    elif not entry.rid:
+        queue.remove(entry)
+
+
+def _end_accepting(queue: Queue, entry: Entry, error: Exception | None) -> None:
+    """A message that was accepted is gone; with an error it is not, or nobody can say."""
+    if queue.is_deleted:
+        return
+    if error is None:
+        queue.acquired_count -= 1
+        queue.remove(entry)
+    elif not entry.rid:
+        queue.release(entry, is_redelivered=True)

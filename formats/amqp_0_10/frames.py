@@ -110,7 +110,7 @@ def encode_control_frame(channel: int, payload: bytes) -> bytes:
 
 
 def encode_command_frames(
-    channel: int, payload: bytes, header: bytes | None, body: bytes, max_frame: int
+    channel: int, payload: bytes, header: bytes | None, body: bytes | None, max_frame: int
 ) -> list[bytes]:
     """The frames of one command and its content.
 
@@ -118,7 +118,7 @@ def encode_command_frames(
         channel: the session's channel.
         payload: the command, from `commands.encode_command`.
         header: the header segment; None leaves it out.
-        body: the body segment; an empty one is left out.
+        body: the body segment; None leaves it out, and an empty one is an empty frame.
         max_frame: bytes of the largest frame that was agreed on, header included.
 
     Raises:
@@ -130,7 +130,7 @@ def encode_command_frames(
     segments = [(COMMAND, payload)]
     if header is not None:
         segments.append((HEADER, header))
-    if body:
+    if body is not None:
         segments.append((BODY, body))
     frames = []
     for segment_type, content in segments:

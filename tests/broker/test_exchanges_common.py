@@ -86,7 +86,7 @@ class TestFanout:
 
     def test_all_keys_share_one_tuple(self) -> None:
         exchange = FanoutExchange("f")
-        exchange.bind(*fake_queues("a"), "")
+        exchange.bind(fake_queues("a")[0], "")
         assert exchange.find("x") is exchange.find("y")
 
 
@@ -166,7 +166,7 @@ class TestManyBindings:
     def test_routes_are_bounded_in_keys(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MAX_ROUTES", 4)
         exchange = DirectExchange("d")
-        exchange.bind(*fake_queues("a"), "k3")
+        exchange.bind(fake_queues("a")[0], "k3")
         for number in range(50):
             assert names(exchange.find(f"k{number}")) == ("a" if number == 3 else "")
             assert len(exchange.routes) <= 4

@@ -69,7 +69,6 @@ def test_plain_with_whatever_password() -> None:
         b"\0guest",
         b"\0\0",
         b"\0\0secret",
-        b"\0gu est\0secret",
         b"\0guest\0sec\0ret",
         b"other\0guest\0secret",
         b"\0\xff\0secret",
@@ -80,6 +79,12 @@ def test_plain_with_whatever_password() -> None:
 def test_plain_that_is_none(response: bytes) -> None:
     for passwords in (None, {"guest": "secret", "": "", "gu est": "secret"}):
         assert isinstance(outcome(response, passwords), Failure)
+
+
+def test_plain_names_that_no_file_has() -> None:
+    for response in (b"\0gu est\0secret", b"\0guest@OTHER\0secret"):
+        assert isinstance(outcome(response, {"gu est": "secret", "guest@OTHER": "secret"}), Failure)
+    assert outcome(b"\0somebody@example.com\0") == Success("somebody@example.com@QPID")
 
 
 def test_passwords_are_not_shown() -> None:

@@ -133,7 +133,7 @@ def test_whatever_is_in_the_file(content: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(users_module.Users, "_read", lambda self: content.decode(errors="replace"))
         # Where the lines are right there is still no such file whose mode could be seen.
-        with contextlib.suppress(UserFileError, FileNotFoundError):
+        with contextlib.suppress(UserFileError):
             users.check()
 
 

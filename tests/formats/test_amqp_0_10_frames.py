@@ -54,22 +54,23 @@ def test_a_command_with_content_is_three_segments_on_track_1() -> None:
 @pytest.mark.parametrize(
     ("header", "body", "expected"),
     [
-        (None, b"", [(0x0F, frames.COMMAND)]),
-        (b"h", b"", [(0x0B, frames.COMMAND), (0x07, frames.HEADER)]),
-        (b"", b"", [(0x0B, frames.COMMAND), (0x07, frames.HEADER)]),
+        (None, None, [(0x0F, frames.COMMAND)]),
+        (b"h", None, [(0x0B, frames.COMMAND), (0x07, frames.HEADER)]),
+        (b"", None, [(0x0B, frames.COMMAND), (0x07, frames.HEADER)]),
+        (b"h", b"", [(0x0B, frames.COMMAND), (0x03, frames.HEADER), (0x07, frames.BODY)]),
         (None, b"b", [(0x0B, frames.COMMAND), (0x07, frames.BODY)]),
     ],
 )
 def test_the_last_segment_that_is_there_is_marked(
-    header: bytes | None, body: bytes, expected: list[tuple[int, int]]
+    header: bytes | None, body: bytes | None, expected: list[tuple[int, int]]
 ) -> None:
     found = decode_all(b"".join(encode_command_frames(1, b"c", header, body, 4096)))
     assert [(frame.flags, frame.segment_type) for frame in found] == expected
 
 
-@given(PAYLOADS, st.none() | PAYLOADS, PAYLOADS, CHANNELS, st.integers(13, 100))
+@given(PAYLOADS, st.none() | PAYLOADS, st.none() | PAYLOADS, CHANNELS, st.integers(13, 100))
 def test_split_segments_come_back(
-    command: bytes, header: bytes | None, body: bytes, channel: int, max_frame: int
+    command: bytes, header: bytes | None, body: bytes | None, channel: int, max_frame: int
 ) -> None:
     encoded = encode_command_frames(channel, command, header, body, max_frame)
     assert max(map(len, encoded)) <= max_frame
@@ -85,7 +86,7 @@ def test_split_segments_come_back(
         segment_type, content = segments[-1]
         assert segment_type == frame.segment_type
         segments[-1] = segment_type, content + frame.payload
-    wanted = [(frames.COMMAND, command), (frames.HEADER, header), (frames.BODY, body or None)]
+    wanted = [(frames.COMMAND, command), (frames.HEADER, header), (frames.BODY, body)]
     assert segments == [segment for segment in wanted if segment[1] is not None]
     assert sum(bool(frame.flags & frames.LAST_FRAME) for (frame,) in found) == len(segments)
 

@@ -42,7 +42,11 @@ class Actor(threading.Thread):
     def run(self) -> None:
         try:
             with RawPeer(self._port) as peer:
-                self.work(peer)
+                try:
+                    self.work(peer)
+                except _GONE:
+                    while True:  # what came before the end may still be read
+                        peer.process()
         except _GONE:
             pass
         except BaseException as error:

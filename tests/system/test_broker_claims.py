@@ -26,6 +26,8 @@ from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, R
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.system.broker_canary import Canary, answer
 
+_MESSAGE_LIMIT: Final = 300 << 20
+"""What the broker may hold of a message, and a bit more."""
 _OVER: Final = (PeerGoneError, ConnectionClosedError, SessionEndedError)
 
 
@@ -127,7 +129,8 @@ def test_claims(canary: Canary, claim: str) -> None:
             _CLAIMS[claim](peer)
             while peer.process(0.5):
                 pass
-        canary.sing()
+        canary.sing(_MESSAGE_LIMIT)
+    canary.grant()
 
 
 @pytest.mark.parametrize("count", [200, 20_000])

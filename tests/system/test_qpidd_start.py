@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -16,6 +15,10 @@ from typing import Final
 
 import pytest
 
+from broker.pid_file import holder_of
+from broker.security.users import Users
+from formats.amqp_0_10.maps import TypedMap
+from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running
 
 ROOT: Final = Path(__file__).parents[2]
@@ -83,8 +86,9 @@ def daemon(qpidd: Qpidd, tmp_path: Path) -> Iterator[Callable[..., int]]:
 
     yield start_it
     for directory in directories:
-        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
-            os.kill(int((directory / "lock").read_text()), signal.SIGKILL)
+        process = holder_of(str(directory / "lock"))
+        if process is not None:
+            os.kill(process, signal.SIGKILL)
 
 
 def port_of(process: subprocess.Popen[str]) -> int:
@@ -117,6 +121,37 @@ def test_version(qpidd: Qpidd) -> None:
     shown = qpidd("--version")
     assert shown.returncode == 0
     assert re.fullmatch(r"qpidd \(qstore\) version \S+\n", shown.stdout)
+
+
+@pytest.mark.parametrize(("output", "code"), [("/dev/full", 1), (None, 0)])
+def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    if output is not None:
+        os.dup2(os.open(output, os.O_WRONLY), writing)
+    ended = subprocess.run(
+        [sys.executable, "-m", "broker.qpidd", "--help"],
+        stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert ended.returncode == code
+    assert ended.stderr == ("qpidd: standard output: No space left on device\n" if code else "")
+
+
+def test_files_do_not_take_the_place_of_what_was_closed(tmp_path: Path) -> None:
+    command = (
+        f"exec {sys.executable} -m broker.qpidd -p 0 --data-dir {tmp_path} --log-to-file {tmp_path}/log 0<&- >&- 2>&-"
+    )
+    process = subprocess.Popen(["sh", "-c", command], cwd=ROOT)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while "Broker running" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    found = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)]
+    process.terminate()
+    assert process.wait(PATIENCE_SECONDS) == 0
+    assert found == [os.devnull] * 3
 
 
 # ---- in the foreground ----
@@ -211,6 +246,64 @@ def test_an_option_without_effect_is_told(start: StartQpidd) -> None:
     port_of(process)
     process.terminate()
     assert "notice option worker-threads is not needed here" in process.communicate(timeout=PATIENCE_SECONDS)[1]
+
+
+# ---- who is let in ----
+
+
+def is_let_in(port: int, mechanism: str, response: bytes = b"") -> bool:
+    """Whether a client gets past security that takes this mechanism, offered or not."""
+    with RawConnection(port) as client:
+        assert client.exchange_headers() == PROTOCOL_HEADER
+        client.expect("connection.start")
+        client.send_control(
+            "connection.start-ok", client_properties=TypedMap(), mechanism=mechanism, response=response, locale="en_US"
+        )
+        try:
+            client.expect("connection.tune")
+        except (ConnectionClosedError, PeerGoneError):
+            return False
+        return True
+
+
+def test_auth_with_a_user_file(start: StartQpidd, tmp_path: Path) -> None:
+    users = Users(str(tmp_path / "users"))
+    users.put("guest", "secret")
+    port = port_of(start("--port", "0", "--no-data-dir", "--user-file", users.path))
+    assert is_let_in(port, "PLAIN", b"\0guest\0secret")
+    assert is_let_in(port, "PLAIN", b"\0guest@QPID\0secret")
+    assert not is_let_in(port, "PLAIN", b"\0guest\0wrong")
+    assert not is_let_in(port, "PLAIN", b"\0nobody\0secret")
+    assert not is_let_in(port, "PLAIN", b"\xff")
+    assert not is_let_in(port, "ANONYMOUS")
+    users.put("nobody", "secret")
+    assert is_let_in(port, "PLAIN", b"\0nobody\0secret")
+
+
+def test_auth_without_a_user_file(start: StartQpidd) -> None:
+    port = port_of(start("--port", "0", "--no-data-dir"))
+    assert is_let_in(port, "ANONYMOUS")
+    assert not is_let_in(port, "PLAIN", b"\0guest\0guest")
+    assert not is_let_in(port, "GSSAPI")
+
+
+def test_no_auth(start: StartQpidd) -> None:
+    port = port_of(start("--port", "0", "--no-data-dir", "--auth", "no"))
+    assert is_let_in(port, "ANONYMOUS")
+    assert is_let_in(port, "PLAIN", b"\0guest\0whatever")
+
+
+def test_passwords_are_not_logged(start: StartQpidd, tmp_path: Path) -> None:
+    users = Users(str(tmp_path / "users"))
+    users.put("guest", "hunter2-right")
+    process = start("--port", "0", "--no-data-dir", "--user-file", users.path, "--trace")
+    port = port_of(process)
+    for password in (b"hunter2-right", b"hunter2-wrong"):
+        is_let_in(port, "PLAIN", b"\0guest\0" + password)
+    process.terminate()
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert "Broker running" in errors
+    assert "hunter2" not in errors
 
 
 # ---- what cannot start ----

@@ -52,8 +52,8 @@ class Receiver(Protocol):
     def control(self, channel: int, payload: bytes) -> None:
         """A control has come: class, code and fields."""
 
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
-        """A command has come, with its header segment (None if it has none) and its body."""
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+        """A command has come, with its header segment and its body; None if it has none."""
 
     def too_large(self, channel: int) -> None:
         """The bodies that have been begun hold more than they may, with the one of `channel`, which is dropped."""
@@ -117,7 +117,7 @@ class Assembler:
             position = flags & _POSITION
             if segment == COMMAND and track == TRACK_COMMAND and channel not in self._partial:
                 if position == _WHOLE_COMMAND:
-                    receiver.command(channel, data[at + _HEAD : following], None, b"")
+                    receiver.command(channel, data[at + _HEAD : following], None, None)
                     at = following
                     continue
                 if position == _COMMAND_OF_CONTENT and data[at + _HEAD : at + _HEAD + 2] == _TRANSFER:
@@ -151,7 +151,7 @@ class Assembler:
             return 0
         position = flags & _POSITION
         if position == _LAST_WHOLE:
-            self._receiver.command(channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], b"")
+            self._receiver.command(channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], None)
             return int(body_at)
         if position != _WHOLE_SEGMENT or body_at + _HEAD > end:
             return 0
@@ -241,4 +241,5 @@ class Assembler:
         self.pending_bytes -= partial.body_bytes
         if not partial.is_dropped:
             header = None if partial.header is None else b"".join(partial.header)
-            self._receiver.command(channel, b"".join(partial.payload), header, b"".join(partial.body))
+            body = None if partial.segment != BODY else b"".join(partial.body)
+            self._receiver.command(channel, b"".join(partial.payload), header, body)

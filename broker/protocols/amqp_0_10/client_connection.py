@@ -31,7 +31,7 @@ class ClientSession(Session):
     def on_detached(self, code: int) -> None:
         """It is detached."""
 
-    def on_command(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command has come."""
 
 
@@ -168,7 +168,7 @@ class ClientConnection(Connection[ClientSession]):
         session.detached()
         session.on_detached(code)
 
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command has come."""
         session = self.sessions.get(channel)
         if session is not None and session.state is not State.ATTACHING:

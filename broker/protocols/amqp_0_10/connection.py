@@ -95,7 +95,7 @@ class Connection(ABC, Generic[SessionT]):
         """session.attach, attached, detach or detached has come."""
 
     @abstractmethod
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command has come."""
 
     @abstractmethod

@@ -62,9 +62,10 @@ async def _declare_queue(session: ServerSession, values: _Values) -> None:
         alternate=values["alternate_exchange"] or "",
         arguments=values["arguments"] or EMPTY_MAP,
         owner=session,
+        user=session.user,
     )
     if queue.owner is session:
-        session.exclusive_queues[queue] = None
+        session.owns(queue)
 
 
 async def _delete_queue(session: ServerSession, values: _Values) -> None:

@@ -298,7 +298,7 @@ class ServerConnection(Connection[ServerSession]):
         self._registry.end(session)
         session.detach()
 
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command has come."""
         session = self.sessions.get(channel)
         if session is None:

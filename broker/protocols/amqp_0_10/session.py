@@ -58,12 +58,12 @@ class _Sent:
 
     __slots__ = ("body", "header", "number", "payload")
 
-    def __init__(self, number: int, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def __init__(self, number: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         self.number, self.payload, self.header, self.body = number, payload, header, body
 
     @property
     def size(self) -> int:
-        return len(self.payload) + len(self.header or b"") + len(self.body)
+        return len(self.payload) + len(self.header or b"") + len(self.body or b"")
 
 
 class Session:
@@ -131,7 +131,7 @@ class Session:
         """Send a command without content. Returns its number."""
         return self.send_payload(encode_command(name, sync=sync, **values))
 
-    def send_payload(self, payload: bytes, header: bytes | None = None, body: bytes = b"") -> int:
+    def send_payload(self, payload: bytes, header: bytes | None = None, body: bytes | None = None) -> int:
         """Send a command that is encoded. Returns its number."""
         number = self.sent
         self.sent = number + 1
@@ -141,7 +141,7 @@ class Session:
             self._write(payload, header, body)
         return number
 
-    def _write(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def _write(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         assert self.transport is not None
         frames = encode_command_frames(self.channel, payload, header, body, self.transport.max_frame)
         self.transport.output.extend(frames)

@@ -58,6 +58,7 @@ class Subscription:
         session, destination, queue, acquires: as above.
         is_accepting: whether messages are gone only when the client accepts them.
         is_windowed: the flow mode.
+        epoch: how often its credit was taken away: what was sent before gives none back.
         message_credit, byte_credit: what is left.
     """
 
@@ -68,6 +69,7 @@ class Subscription:
         "byte_credit",
         "cursor",
         "destination",
+        "epoch",
         "is_accepting",
         "is_waiting",
         "is_windowed",
@@ -86,6 +88,7 @@ class Subscription:
         self.is_accepting = accept_mode == AcceptMode.EXPLICIT
         self.is_waiting = False
         self.is_windowed = True
+        self.epoch = 0
         self.message_credit = self.byte_credit = 0
         self.payload = encode_command(
             "message.transfer", destination=destination, accept_mode=accept_mode, acquire_mode=int(not acquires)
@@ -98,7 +101,7 @@ class Subscription:
     def set_flow_mode(self, mode: int) -> None:
         """Change the flow mode, which takes all credit away."""
         self.is_windowed = mode == FlowMode.WINDOW
-        self.message_credit = self.byte_credit = 0
+        self.stop()
 
     def add_credit(self, unit: int, value: int) -> None:
         """The client gives credit."""
@@ -108,9 +111,9 @@ class Subscription:
             self.byte_credit = UNLIMITED if value == UNLIMITED else min(self.byte_credit + value, UNLIMITED)
         self.wake()
 
-    def take_back(self, messages: int, size: int) -> None:
-        """The client has completed transfers: their credit comes back, if the mode is window."""
-        if not self.is_windowed:
+    def take_back(self, messages: int, size: int, epoch: int) -> None:
+        """The client has completed transfers of that epoch: their credit comes back, if the mode is window."""
+        if not self.is_windowed or epoch != self.epoch:
             return
         if self.message_credit != UNLIMITED:
             self.message_credit += messages
@@ -121,6 +124,7 @@ class Subscription:
     def stop(self) -> None:
         """Deliver nothing until there is new credit."""
         self.message_credit = self.byte_credit = 0
+        self.epoch += 1
 
     def wake(self) -> None:
         """Ask the queue for messages, if any can be taken."""
@@ -148,8 +152,8 @@ class Subscription:
         if entry.is_redelivered or message.expires_at:
             header = message.header_for_delivery(is_redelivered=entry.is_redelivered, now=session.clock())
         number = session.sent
-        if session.is_resumable or size > session.most_plain_bytes or not body:
-            session.send_payload(self.payload, header, body)
+        if session.is_resumable or size > session.most_plain_bytes or not message.has_body:
+            session.send_payload(self.payload, header, body if message.has_body else None)
         else:
             session.sent = number + 1
             heads = self._heads

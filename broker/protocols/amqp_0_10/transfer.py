@@ -85,14 +85,17 @@ class TransferMessage(Message):
 
     Attributes:
         header: the structs of its header segment, delivery-properties first.
+        has_body: whether it has a body segment, which may be empty.
     """
 
-    __slots__ = ("_crc", "header")
+    __slots__ = ("_crc", "has_body", "header")
 
     def __init__(
-        self, header: bytes, body: bytes, exchange: str, properties: DeliveryProperties, expires_at: float
+        self, header: bytes, body: bytes | None, exchange: str, properties: DeliveryProperties, expires_at: float
     ) -> None:
-        self.header, self.body, self.exchange = header, body, exchange
+        self.header, self.exchange = header, exchange
+        self.body = body or b""
+        self.has_body = body is not None
         self.routing_key = properties.routing_key
         self.is_persistent = properties.is_persistent
         self.priority = properties.priority
@@ -102,7 +105,7 @@ class TransferMessage(Message):
     def stored_form(self) -> StoredForm:
         """What a journal keeps of it."""
         header, body = self.header, self.body
-        prefix = _prefix(self.exchange, len(header), not body)
+        prefix = _prefix(self.exchange, len(header), not self.has_body)
         crc = self._crc
         if crc < 0:
             crc = extend_crc32c(extend_crc32c(extend_crc32c(0, prefix), header), body)
@@ -143,13 +146,13 @@ class TransferReader:
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
 
     def read(
-        self, header: bytes, body: bytes, exchange: str, clock: Callable[[], float]
+        self, header: bytes, body: bytes | None, exchange: str, clock: Callable[[], float]
     ) -> tuple[TransferMessage, DeliveryProperties]:
         """The message of a transfer to `exchange`.
 
         Args:
             header: the payload of its header segment; empty where there was none.
-            body: its content.
+            body: its content; None where it has no body segment.
             exchange: the transfer's destination.
             clock: gives seconds since 1970.
 
@@ -292,5 +295,6 @@ def restore_message(data: bytes) -> TransferMessage:
     except Amqp010Error as error:
         raise BrokerRecordError(error.what, 0) from error
     exchange = values.get("exchange") or ""
-    body = data[header_end:]
+    is_last = data[header_at - FRAME.size] & LAST_SEGMENT
+    body = None if is_last and header_end == len(data) else data[header_end:]
     return TransferMessage(properties.encoded + others, body, exchange, properties, float(properties.expiration))

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.broker.client.faces import Face
 from tests.support.running_broker import RunningBroker
-from tests.support.running_broker import make_broker as make_broker
+
+
+class BrokerOnOnePort(RunningBroker):
+    """A broker that has the same port in all its lives."""
+
+    def command(self, *options: str) -> list[str]:
+        command = super().command(*options)
+        command[command.index("--port") + 1] = str(self.port)
+        return command
+
+    def wait_for_port(self) -> int:
+        if not self.port:
+            return super().wait_for_port()
+        while True:  # a port that was not chosen is not said
+            assert self.is_running(), self.log_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return self.port
+            time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     running = RunningBroker(tmp_path_factory.mktemp("broker"))
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    """A broker of one test, which may kill it."""
+    running = BrokerOnOnePort(tmp_path / "broker")
     running.start()
     yield running
     running.close()

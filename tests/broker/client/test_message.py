@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import Any
 
@@ -162,10 +163,8 @@ def test_text_that_is_none_comes_as_bytes() -> None:
 
 @given(st.binary(max_size=80))
 def test_any_header_is_read_or_refused(raw: bytes) -> None:
-    try:
+    with contextlib.suppress(ContentError):
         decode_header(raw)
-    except ContentError:
-        pass
 
 
 @given(st.data())
@@ -176,7 +175,5 @@ def test_damaged_headers_are_read_or_refused(data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(header) - 1))
     damaged = bytearray(header[: data.draw(st.integers(0, len(header)))] or b"\0")
     damaged[position % len(damaged)] ^= data.draw(st.integers(1, 255))
-    try:
+    with contextlib.suppress(ContentError):
         decode_header(bytes(damaged))
-    except ContentError:
-        pass

@@ -1,0 +1,107 @@
+"""Sets of command numbers, against sets of ints."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.protocols.amqp_0_10.sequence import Completed, unwrap, unwrap_ranges, wrap, wrap_ranges
+
+BITS = 1 << 32
+NUMBERS = st.integers(min_value=0, max_value=40)
+RANGES = st.tuples(NUMBERS, NUMBERS).map(lambda pair: (min(pair), max(pair)))
+
+
+@given(near=st.integers(0, 1 << 40), distance=st.integers(-(1 << 31), (1 << 31) - 1))
+def test_a_number_is_found_again_wherever_the_counter_is(near: int, distance: int) -> None:
+    number = near + distance
+    assert unwrap(wrap(number), near) == number
+
+
+@given(near=st.integers(0, 1 << 40), number=st.integers(0, BITS - 1))
+def test_what_is_found_is_the_nearest(near: int, number: int) -> None:
+    found = unwrap(number, near)
+    assert found % BITS == number
+    assert -(1 << 31) <= found - near < 1 << 31
+
+
+def test_ranges_across_the_wrap() -> None:
+    near = 3 * BITS + 5
+    assert wrap_ranges([(near - 10, near + 1)]) == ((BITS - 5, 6),)
+    assert unwrap_ranges(((BITS - 5, 6),), near) == [(near - 10, near + 1)]
+
+
+def test_a_range_that_ends_before_it_begins_is_left_out() -> None:
+    assert unwrap_ranges(((5, 3), (7, 7)), 4) == [(7, 7)]
+
+
+def members(completed: Completed) -> set[int]:
+    """All that is completed, `known` or not."""
+    found = set(range(completed.below))
+    for first, last in completed.ranges():
+        found.update(range(first, last + 1))
+    return found
+
+
+@given(st.lists(RANGES, max_size=30))
+def test_it_is_a_set(ranges: list[tuple[int, int]]) -> None:
+    completed, model = Completed(), set[int]()
+    for first, last in ranges:
+        completed.add(first, last)
+        model.update(range(first, last + 1))
+        assert members(completed) == model
+        assert completed.below == min(set(range(42)) - model)
+        assert completed.has_gaps == (max(model) >= completed.below)
+
+
+@given(st.lists(RANGES, max_size=30))
+def test_its_ranges_are_sorted_and_as_few_as_can_be(ranges: list[tuple[int, int]]) -> None:
+    completed = Completed()
+    for first, last in ranges:
+        completed.add(first, last)
+    told = completed.ranges()
+    assert all(first <= last for first, last in told)
+    assert all(last + 1 < first for (_, last), (first, _) in zip(told, told[1:], strict=False))
+
+
+@given(st.lists(st.one_of(RANGES, st.lists(RANGES, max_size=3)), max_size=30))
+def test_what_the_peer_knows_is_told_no_more_and_nothing_else(
+    steps: list[tuple[int, int] | list[tuple[int, int]]],
+) -> None:
+    completed, model, known = Completed(), set[int](), set[int]()
+    for step in steps:
+        if isinstance(step, tuple):
+            completed.add(*step)
+            model.update(range(step[0], step[1] + 1))
+        else:
+            completed.peer_knows(step)
+            known.update(number for first, last in step for number in range(first, last + 1))
+        told = {number for first, last in completed.ranges() for number in range(first, last + 1)}
+        assert told <= model
+        assert model - told <= known
+
+
+def test_all_that_is_known_is_told_no_more() -> None:
+    completed = Completed()
+    completed.add(0, 9)
+    completed.peer_knows([(0, 4)])
+    assert completed.ranges() == [(5, 9)]
+    completed.peer_knows([(0, 20)])
+    assert completed.ranges() == []
+
+
+def test_it_begins_where_the_stream_begins() -> None:
+    completed = Completed(100)
+    assert completed.ranges() == []
+    completed.add(100, 101)
+    assert completed.ranges() == [(100, 101)]
+
+
+def test_many_gaps_are_no_trouble() -> None:
+    completed = Completed()
+    for number in range(1, 100_000, 2):
+        completed.add(number, number)
+    assert len(completed.ranges()) == 50_000
+    for number in range(0, 100_000, 2):
+        completed.add(number, number)
+    assert completed.ranges() == [(0, 99_999)]

@@ -1,0 +1,444 @@
+"""A broker without sockets: its event loop is a list, its disk waits until a test says so, its clients are bytes.
+
+    world = World()
+    client = world.open_client()
+    client.declare("q")
+    client.command("message.transfer", header=header(routing_key="q"), body=b"x")
+    world.run()
+    client.completed, client.deliveries, client.exceptions, ...
+
+Nothing happens between two calls of `run`: what a test sends meanwhile comes in one turn of the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from broker.broker import Broker
+from broker.errors import InternalError, ModelError
+from broker.protocols.amqp_0_10.server_connection import ServerConnection
+from broker.protocols.amqp_0_10.server_session import ServerSession
+from broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from broker.queues.queue import Queue
+from broker.security.authentication import Authentication
+from broker.security.mechanisms import Failure, PasswordCheck, Success
+from broker.settings import BrokerSettings
+from formats.amqp_0_10.commands import decode_command, decode_control, decode_result, encode_command, encode_control
+from formats.amqp_0_10.frames import (
+    BODY,
+    COMMAND,
+    CONTROL,
+    FRAME,
+    HEADER,
+    LAST_FRAME,
+    LAST_SEGMENT,
+    PROTOCOL_HEADER,
+    decode_frame,
+    encode_command_frames,
+    encode_control_frame,
+)
+from formats.amqp_0_10.maps import EMPTY_MAP
+from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct, encode_struct
+
+UNLIMITED: Final = 0xFFFFFFFF
+MESSAGES: Final = 0
+BYTES: Final = 1
+CREDIT: Final = 0
+WINDOW: Final = 1
+_NO_VALUES: Final[dict[str, Any]] = {}
+
+
+def header(message: dict[str, Any] = _NO_VALUES, /, **delivery: Any) -> bytes:
+    """A header segment: delivery-properties by name, message-properties as a dict."""
+    encoded = encode_struct(DELIVERY_PROPERTIES, delivery) if delivery else b""
+    return encoded + (encode_struct(MESSAGE_PROPERTIES, message) if message else b"")
+
+
+class Sent(NamedTuple):
+    """What the broker has sent: a control, or a command with its content."""
+
+    channel: int
+    name: str
+    values: dict[str, Any]
+    header: bytes | None
+    body: bytes
+
+
+class Delivery(NamedTuple):
+    """A message that came to a client."""
+
+    number: int
+    destination: str
+    header: bytes
+    body: bytes
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Its delivery-properties that are present; they come first."""
+        size = 4 + int.from_bytes(self.header[:4], "big")
+        values = decode_struct(DELIVERY_PROPERTIES, self.header, 0, size)
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def is_redelivered(self) -> bool:
+        return bool(self.properties.get("redelivered"))
+
+
+class SlowStore:
+    """A store of which queues and sessions see only this: appends at once, flushes when the test says so."""
+
+    class FailedError(Exception):
+        """The disk has failed."""
+
+    class FullError(Exception):
+        """There is no room."""
+
+    def __init__(self) -> None:
+        self.errors = (self.FailedError, self.FullError)
+        self.full_error, self.failed_error = self.FullError, self.FailedError
+        self.append = self
+        self.failing: Exception | None = None
+        self.enqueued: list[bytes] = []
+        self.dequeued: list[int] = []
+        self.flushes: list[Callable[[Exception | None], None]] = []
+
+    def enqueue(self, _journal: object, parts: Sequence[bytes], size: int, _crc: int, /) -> int:
+        if self.failing is not None:
+            raise self.failing
+        data = b"".join(parts)
+        assert len(data) == size
+        self.enqueued.append(data)
+        return len(self.enqueued)
+
+    def enqueue_all(self, journals: Sequence[object], parts: Sequence[bytes], size: int, crc: int, /) -> list[int]:
+        return [self.enqueue(journal, parts, size, crc) for journal in journals]
+
+    def dequeue(self, _journal: object, target: int, /) -> None:
+        if self.failing is not None:
+            raise self.failing
+        self.dequeued.append(target)
+
+    def flush(
+        self, _journals: Iterable[object], done: Callable[[Exception | None], None], *, is_idle: bool = False
+    ) -> None:
+        self.flushes.append(done)
+
+    def end_flush(self, error: Exception | None = None) -> None:
+        """The oldest flush is on the disk, or never will be."""
+        self.flushes.pop(0)(error)
+
+
+@dataclass
+class Host:
+    """Runs one connection."""
+
+    world: World
+    output: bytearray = field(default_factory=bytearray)
+    checks: list[tuple[PasswordCheck, Callable[[Success | Failure], None]]] = field(default_factory=list)
+    is_closed: bool = False
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        self.world.work.append((work, done))
+
+    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+        self.checks.append((check, done))
+
+    def write(self, data: bytes) -> None:
+        if not self.is_closed:
+            self.output += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """A broker and its event loop.
+
+    Args:
+        settings: of the broker; without authentication if none are given.
+        authentication: who may come in.
+    """
+
+    def __init__(self, settings: BrokerSettings | None = None, authentication: Authentication | None = None) -> None:
+        self.settings = settings or BrokerSettings(auth=False)
+        self.authentication = authentication or Authentication(is_on=False, realm="QPID", users=None)
+        self.soon: list[Callable[[], None]] = []
+        self.work: list[tuple[Coroutine[Any, Any, None], Callable[[ModelError | None], None]]] = []
+        self.now = 1_000_000.0
+        self.store = SlowStore()
+        self.broker = Broker(self.settings, None, self.soon.append, lambda: self.now)
+        self.broker._store_errors = self.store.errors
+        self.sessions = SessionRegistry(self.broker)
+
+    def run(self) -> None:
+        """Until nothing is left to do but what waits for the disk."""
+        for _ in range(10_000):
+            if self.soon:
+                self.soon.pop(0)()
+            elif self.work:
+                self._do(*self.work.pop(0))
+            else:
+                return
+        raise AssertionError("the event loop never comes to rest")
+
+    def _do(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        error: ModelError | None = None
+        try:
+            asyncio.run(work)
+        except ModelError as failed:
+            error = failed
+        except Exception as failed:
+            error = InternalError(str(failed))
+        done(error)
+
+    def drop_work(self) -> None:
+        """Forget what was not run, as a test does that is done."""
+        for work, _ in self.work:
+            work.close()
+        self.work.clear()
+
+    def durable_queue(self, name: str) -> Queue:
+        """A queue with a journal, on the disk that waits."""
+        queue = self.broker.make_queue(name, durable=True, auto_delete=False, arguments=EMPTY_MAP)
+        self._keep(queue)
+        self.broker.queues[name] = queue
+        return queue
+
+    def _keep(self, queue: Queue) -> None:
+        store: Any = self.store
+        queue.store, queue.journal, queue._append = store, object(), store
+        self.broker.store = store
+        self.broker.turn._store = store
+
+    def connect(self, *, is_local: bool = True) -> Client:
+        """A client that has said nothing yet."""
+        return Client(self, is_local=is_local)
+
+    def open_client(self, *, name: bytes | None = b"session", timeout: int = 0) -> Client:
+        """A client whose connection is open, with a session on channel 1 unless `name` is None."""
+        client = self.connect()
+        client.negotiate()
+        if name is not None:
+            client.attach(name, timeout=timeout)
+        return client
+
+
+class Client:
+    """The other end of a connection, as bytes. What has come is kept, by kind.
+
+    Attributes:
+        machine: the broker's end.
+        controls: what came, as (channel, name, values), and not commands.
+        deliveries: messages that came, each session's in order.
+        exceptions, results: what came of execution.exception and execution.result.
+        completed: numbers of our commands that the broker has said to be completed.
+    """
+
+    def __init__(self, world: World, *, is_local: bool = True) -> None:
+        self.world = world
+        self.host = Host(world)
+        self.machine = ServerConnection(
+            self.host,
+            world.sessions,
+            world.broker.turn,
+            world.settings,
+            world.authentication,
+            is_local=is_local,
+            now=lambda: world.now,
+        )
+        self.header = b""
+        self.all: list[Sent] = []
+        self.controls: list[tuple[int, str, dict[str, Any]]] = []
+        self.deliveries: list[Delivery] = []
+        self.exceptions: list[dict[str, Any]] = []
+        self.results: dict[int, dict[str, Any]] = {}
+        self.completed: set[int] = set()
+        self.sent: dict[int, int] = {}
+        self.received: dict[int, int] = {}
+        self._partial: dict[int, tuple[bytes, list[bytes] | None, list[bytes]]] = {}
+
+    # ---- sending ----
+
+    def send(self, data: bytes) -> None:
+        """Bytes, as the socket brings them."""
+        self.machine.receive(data)
+
+    def control(self, name: str, /, *, on: int = 0, **values: Any) -> None:
+        """Send a control on channel `on`."""
+        self.send(encode_control_frame(on, encode_control(name, **values)))
+
+    def command(
+        self, name: str, /, *, on: int = 1, header: bytes | None = None, body: bytes = b"", **values: Any
+    ) -> int:
+        """Send a command on channel `on`. Returns its number."""
+        number = self.sent.get(on, 0)
+        self.sent[on] = number + 1
+        payload = encode_command(name, **values)
+        self.send(b"".join(encode_command_frames(on, payload, header, body, 65535)))
+        return number
+
+    def publish(self, key: str, *bodies: bytes, exchange: str = "", on: int = 1, **delivery: Any) -> list[int]:
+        """Send messages."""
+        return [
+            self.command(
+                "message.transfer", on=on, destination=exchange, header=header(routing_key=key, **delivery), body=body
+            )
+            for body in bodies
+        ]
+
+    # ---- what nearly every test does ----
+
+    def negotiate(self) -> None:
+        """Open the connection."""
+        self.send(PROTOCOL_HEADER)
+        self.control("connection.start-ok", client_properties={}, mechanism="ANONYMOUS", locale="en_US")
+        self.control("connection.tune-ok", channel_max=100, max_frame_size=65535, heartbeat=0)
+        self.control("connection.open", virtual_host="")
+        self.sync()
+        assert self.controls[-1][1] == "connection.open-ok"
+
+    def attach(self, name: bytes, *, on: int = 1, timeout: int = 0, force: bool = False, point: int = 0) -> None:
+        """Attach a session and say where its commands begin."""
+        self.control("session.attach", on=on, name=name, force=force)
+        if timeout:
+            self.control("session.request-timeout", on=on, timeout=timeout)
+        self.control("session.command-point", on=on, command_id=point, command_offset=0)
+        self.sent[on] = point
+        self.sync()
+
+    def declare(self, queue: str, *, on: int = 1, **values: Any) -> int:
+        """Declare a queue."""
+        number = self.command("queue.declare", on=on, queue=queue, **values)
+        self.sync()
+        return number
+
+    def subscribe(
+        self,
+        queue: str,
+        *,
+        to: str | None = None,
+        on: int = 1,
+        messages: int = UNLIMITED,
+        size: int = UNLIMITED,
+        mode: int = CREDIT,
+        **values: Any,
+    ) -> None:
+        """Subscribe, with credit."""
+        name = queue if to is None else to
+        self.command("message.subscribe", on=on, queue=queue, destination=name, **values)
+        self.command("message.set-flow-mode", on=on, destination=name, flow_mode=mode)
+        self.flow(name, MESSAGES, messages, on=on)
+        self.flow(name, BYTES, size, on=on)
+        self.sync()
+
+    def flow(self, destination: str, unit: int, value: int, *, on: int = 1) -> None:
+        """Give credit."""
+        if value:
+            self.command("message.flow", on=on, destination=destination, unit=unit, value=value)
+
+    def call(self, name: str, /, *, on: int = 1, **values: Any) -> dict[str, Any]:
+        """A command and its result."""
+        number = self.command(name, on=on, **values)
+        self.sync()
+        return self.results.pop(number)
+
+    def take(self) -> list[bytes]:
+        """The bodies that have come since the last time."""
+        self.sync()
+        bodies = [each.body for each in self.deliveries]
+        self.deliveries.clear()
+        return bodies
+
+    def session(self, name: bytes = b"session") -> ServerSession:
+        """The broker's end of a session."""
+        found = self.world.sessions.find(self.machine.user, name)
+        assert found is not None
+        return found
+
+    def failure(self) -> tuple[int, int | None]:
+        """The code of the exception that has ended the session, and which command it was; the session is detached."""
+        self.sync()
+        assert len(self.exceptions) == 1
+        assert self.names()[-1] == "session.detach"
+        return self.exceptions[0]["error_code"], self.exceptions[0]["command_id"]
+
+    def close_code(self) -> int | None:
+        """The code of the connection.close that has come; None if none has."""
+        self.sync()
+        codes: list[int] = [values["reply_code"] for _, name, values in self.controls if name == "connection.close"]
+        assert len(codes) <= 1
+        return codes[0] if codes else None
+
+    # ---- what has come ----
+
+    def names(self) -> list[str]:
+        """The names of the controls that have come."""
+        return [name for _, name, _ in self.controls]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """The values of the controls of one name that have come."""
+        return [values for _, each, values in self.controls if each == name]
+
+    def sync(self) -> None:
+        """Let the broker work, and read what it has sent."""
+        self.world.run()
+        self.read()
+
+    def read(self) -> None:
+        """Read what the broker has sent."""
+        data = bytes(self.host.output)
+        self.host.output.clear()
+        at = 0
+        if not self.header and data:
+            self.header, at = data[:8], 8
+        while at < len(data):
+            frame = decode_frame(data, at, self.machine.max_frame if self.machine.user else 65535)
+            assert frame is not None, "the broker sends whole frames"
+            at += FRAME.size + len(frame.payload)
+            if frame.segment_type == CONTROL:
+                command, values = decode_control(frame.payload)
+                self._control(frame.channel, command.name, values)
+            else:
+                self._segment(frame.channel, frame.segment_type, frame.flags, frame.payload)
+
+    def _control(self, channel: int, name: str, values: dict[str, Any]) -> None:
+        self.all.append(Sent(channel, name, values, None, b""))
+        self.controls.append((channel, name, values))
+        if name == "session.command-point":
+            self.received[channel] = values["command_id"]
+        elif name == "session.gap":
+            self.received[channel] = values["commands"][-1][1] + 1
+        elif name == "session.completed":
+            for first, last in values["commands"] or ():
+                self.completed.update(range(first, last + 1))
+
+    def _segment(self, channel: int, segment: int, flags: int, payload: bytes) -> None:
+        if channel not in self._partial:
+            self._partial[channel] = b"", None, []
+        command, head, body = self._partial[channel]
+        if segment == COMMAND:
+            command += payload
+        elif segment == HEADER:
+            head = [*(head or []), payload]
+        else:
+            assert segment == BODY
+            body.append(payload)
+        self._partial[channel] = command, head, body
+        if flags & LAST_SEGMENT and flags & LAST_FRAME:
+            del self._partial[channel]
+            self._command(channel, command, None if head is None else b"".join(head), b"".join(body))
+
+    def _command(self, channel: int, payload: bytes, head: bytes | None, body: bytes) -> None:
+        command, _, values = decode_command(payload)
+        number = self.received[channel]
+        self.received[channel] = number + 1
+        self.all.append(Sent(channel, command.name, values, head, body))
+        if command.name == "message.transfer":
+            self.deliveries.append(Delivery(number, values["destination"] or "", head or b"", body))
+        elif command.name == "execution.exception":
+            self.exceptions.append(values)
+        elif command.name == "execution.result":
+            self.results[values["command_id"]] = decode_result(values["value"])[1]

@@ -1,0 +1,344 @@
+"""A queue against a list: whatever happens to it, and in whatever order, messages keep their places and are offered
+when they may be, and what is gone is freed at once.
+
+The model knows of each message its place, who has it, and from which place on things wait for the disk. What a consumer
+gets is not predicted: it is checked that it was allowed, that the order was kept, and that nobody who could have got
+something is left without.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.queues.entry import ACQUIRED, AVAILABLE, GONE, Entry
+from broker.queues.queue import Barrier, Queue
+from tests.broker.wired_broker import PlainMessage
+from tests.support.fake_store import FakeStore, Recorder
+
+WAITING, HELD_BY_SOMEBODY, UNCOMMITTED = "waiting", "held", "uncommitted"
+EVER = 0.0
+
+
+class StillTurn:
+    """A turn that never ends by itself."""
+
+    def __init__(self) -> None:
+        self.ready: dict[Queue, None] = {}
+        self.written: dict[Queue, None] = {}
+        self.journals: dict[Any, None] = {}
+
+    def schedule(self) -> None:
+        """The test dispatches when it likes."""
+
+
+class TrackedMessage(PlainMessage):
+    """A message that can be referred to weakly: it is freed with its entry."""
+
+
+@dataclass
+class Item:
+    """What the model knows of a message."""
+
+    place: int
+    kept: bool
+    expires_at: float
+    body_bytes: int
+    state: str = WAITING
+    is_redelivered: bool = False
+
+
+@dataclass
+class Wait:
+    """From `first` on nothing may be delivered. A transaction has its items, a turn none."""
+
+    first: int
+    barrier: Barrier
+    items: list[Item] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        gc.disable()
+        self.now = 100.0
+        self.turn, self.store = StillTurn(), FakeStore()
+        turn, store = self.turn, self.store
+        any_turn: Any = turn
+        any_store: Any = store
+        self.journal = store.journal("q")
+        self.queue = Queue("q", any_turn, durable=True, store=any_store, journal=self.journal, clock=lambda: self.now)
+        self.items: dict[int, Item] = {}
+        self.places = 0
+        self.gone: list[weakref.ref[TrackedMessage]] = []
+        self.references: dict[int, weakref.ref[TrackedMessage]] = {}
+        self.unflushed = 0  # the first place that waits for a flush which has not begun; 0 for none
+        self.waits: list[Wait] = []
+        self.consumers: list[Recorder] = []
+        self.held: dict[int, Entry] = {}  # place -> entry, of what somebody has
+        self.seen: dict[Recorder, list[Entry]] = {}
+        self.last_seen: dict[Recorder, int] = {}
+        self.round: list[int] = []
+
+    def teardown(self) -> None:
+        gc.enable()
+
+    # ---- the model ----
+
+    @property
+    def limit(self) -> int:
+        firsts = [wait.first for wait in self.waits] + ([self.unflushed] if self.unflushed else [])
+        return min(firsts, default=1 << 30)
+
+    def is_expired(self, item: Item) -> bool:
+        return item.expires_at != EVER and item.expires_at <= self.now
+
+    def new_message(self, *, kept: bool, lasts: float) -> tuple[TrackedMessage, Item]:
+        self.places += 1
+        any_store: Any = self.store
+        message = TrackedMessage("q", b"x" * self.places, persistent=kept, store=any_store)
+        message.expires_at = self.now + lasts if lasts else EVER
+        item = self.items[self.places] = Item(self.places, kept, message.expires_at, self.places)
+        self.references[self.places] = weakref.ref(message)
+        return message, item
+
+    def is_gone(self, place: int) -> None:
+        item = self.items.pop(place)
+        self.gone.append(self.references.pop(place))
+        self.held.pop(place, None)
+        assert item.state != UNCOMMITTED
+
+    def drop_expired(self) -> None:
+        """Dispatch may have dropped what has expired: look which."""
+        left = {entry.position for entry in self.queue.entries()}
+        for place in [place for place in self.items if place not in left]:
+            assert self.items[place].state == WAITING
+            assert self.is_expired(self.items[place])
+            self.is_gone(place)
+        assert left == set(self.items)
+
+    # ---- messages come ----
+
+    @rule(kept=st.booleans(), lasts=st.sampled_from([0, 0, 0, 3]))
+    def publish(self, kept: bool, lasts: float) -> None:
+        message, item = self.new_message(kept=kept, lasts=lasts)
+        assert self.queue.publish(message) is kept
+        if kept and not self.unflushed:
+            self.unflushed = item.place
+        assert (self.queue in self.turn.written) is bool(self.unflushed)
+
+    @precondition(lambda self: self.unflushed)
+    @rule()
+    def flush_begins(self) -> None:
+        self.turn.written.clear()
+        self.waits.append(Wait(self.unflushed, self.queue.raise_barrier()))
+        self.unflushed = 0
+
+    @rule(kinds=st.lists(st.booleans(), min_size=1, max_size=3))
+    def commit_begins(self, kinds: list[bool]) -> None:
+        wait = Wait(self.places + 1, self.queue.raise_barrier_at_end())
+        for kept in kinds:
+            message, item = self.new_message(kept=kept, lasts=0)
+            item.state = UNCOMMITTED
+            rid = self.store.enqueue(self.journal, *message.stored_form()) if kept else 0
+            wait.items.append(item)
+            wait.entries.append(self.queue.add_uncommitted(message, rid))
+        self.waits.append(wait)
+
+    @precondition(lambda self: self.waits)
+    @rule(data=st.data())
+    def something_is_on_the_disk(self, data: st.DataObject) -> None:
+        wait = self.waits.pop(data.draw(st.integers(0, len(self.waits) - 1)))
+        for item, entry in zip(wait.items, wait.entries, strict=True):
+            self.queue.commit(entry)
+            item.state = WAITING
+        self.queue.lower(wait.barrier)
+        assert self.queue in self.turn.ready
+
+    @rule(seconds=st.integers(1, 4))
+    def time_goes_by(self, seconds: int) -> None:
+        self.now += seconds
+
+    # ---- consumers ----
+
+    @rule(credit=st.integers(0, 4), odd=st.sampled_from([None, None, True, False]))
+    def subscribe(self, credit: int, odd: bool | None) -> None:
+        if len(self.consumers) == 4:
+            return
+        wants = (lambda _: True) if odd is None else (lambda entry: entry.position % 2 == odd)
+        self.add(Recorder(self.queue, credit, wants=wants, on_delivery=self.got))
+
+    @rule(credit=st.integers(0, 4))
+    def look_on(self, credit: int) -> None:
+        if len(self.seen) == 2:
+            return
+        browser = Recorder(self.queue, credit, acquires=False)
+        browser.on_delivery = lambda entry: self.saw(browser, entry)
+        self.seen[browser], self.last_seen[browser] = [], 0
+        self.add(browser)
+
+    def add(self, consumer: Recorder) -> None:
+        self.consumers.append(consumer)
+        self.queue.add_consumer(consumer)
+        self.queue.wake(consumer)
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), credit=st.integers(1, 4))
+    def more_credit(self, data: st.DataObject, credit: int) -> None:
+        data.draw(st.sampled_from(self.consumers)).give(credit)
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def unsubscribe(self, data: st.DataObject) -> None:
+        consumer = self.consumers.pop(data.draw(st.integers(0, len(self.consumers) - 1)))
+        self.queue.remove_consumer(consumer)
+        self.seen.pop(consumer, None)
+        self.last_seen.pop(consumer, None)
+        consumer.on_delivery = _nobody  # or it and the browser's entries would hold each other
+
+    def got(self, entry: Entry) -> None:
+        item = self.items[entry.position]
+        assert item.state == WAITING
+        assert entry.state == ACQUIRED
+        assert item.place < self.limit, "offered before it was on the disk, or overtaken"
+        assert not self.is_expired(item)
+        assert entry.is_redelivered is item.is_redelivered
+        assert not self.round or self.round[-1] < item.place, "out of order"
+        self.round.append(item.place)
+        if item.kept and item.place not in self.held:
+            assert entry.rid in self.journal.live
+        item.state = HELD_BY_SOMEBODY
+        self.held[item.place] = entry
+
+    def saw(self, browser: Recorder, entry: Entry) -> None:
+        item = self.items[entry.position]
+        assert item.state == WAITING
+        assert item.place < self.limit
+        assert not self.is_expired(item)
+        assert item.place > self.last_seen[browser], "seen twice, or out of order"
+        self.last_seen[browser] = item.place
+        self.seen[browser].append(entry)
+
+    @rule()
+    def dispatch(self) -> None:
+        self.turn.ready.clear()
+        self.round.clear()
+        self.queue.dispatch()
+        self.drop_expired()
+        for consumer in self.consumers:
+            if not consumer.credit:
+                continue
+            behind = self.last_seen.get(consumer, 0)
+            for item in self.items.values():
+                if item.state != WAITING or item.place >= self.limit or self.is_expired(item) or item.place <= behind:
+                    continue
+                if consumer.acquires:
+                    assert not consumer.wants(_at(item.place)), f"{item.place} waits for nothing"
+                else:
+                    assert consumer.cursor.position > item.place, f"{item.place} was not shown"
+
+    # ---- what they do with it ----
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), marked=st.booleans())
+    def release(self, data: st.DataObject, marked: bool) -> None:
+        place = data.draw(st.sampled_from(sorted(self.held)))
+        self.queue.release(self.held.pop(place), is_redelivered=marked)
+        item = self.items[place]
+        item.state, item.is_redelivered = WAITING, item.is_redelivered or marked
+        assert self.queue in self.turn.ready
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def dequeue(self, data: st.DataObject) -> None:
+        place = data.draw(st.sampled_from(sorted(self.held)))
+        assert self.queue.dequeue(self.held[place]) is self.items[place].kept
+        self.is_gone(place)
+
+    @precondition(lambda self: any(self.seen.values()))
+    @rule(data=st.data())
+    def acquire(self, data: st.DataObject) -> None:
+        browser = data.draw(st.sampled_from([each for each, entries in self.seen.items() if entries]))
+        entry = self.seen[browser].pop(0)
+        item = self.items.get(entry.position)
+        is_free = item is not None and item.state == WAITING
+        assert self.queue.acquire(entry) is is_free
+        if item is not None and is_free:
+            item.state = HELD_BY_SOMEBODY
+            self.held[item.place] = entry
+
+    @rule(most=st.integers(0, 3))
+    def purge(self, most: int) -> None:
+        places = sorted(place for place, item in self.items.items() if item.state == WAITING)
+        places = places[:most] if most else places
+        written = any(self.items[place].kept for place in places)
+        assert self.queue.purge(most) == (len(places), written)
+        for place in places:
+            self.is_gone(place)
+
+    @rule()
+    def expire(self) -> None:
+        places = [place for place, item in self.items.items() if item.state == WAITING and self.is_expired(item)]
+        assert self.queue.expire() == len(places)
+        for place in places:
+            self.is_gone(place)
+
+    # ---- at any time ----
+
+    @invariant()
+    def order_and_counts(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        queue, items = self.queue, self.items
+        entries = list(queue.entries())
+        assert [entry.position for entry in entries] == sorted(items)
+        assert queue.message_count == len(items)
+        assert queue.acquired_count == sum(item.state == HELD_BY_SOMEBODY for item in items.values())
+        assert queue.message_bytes == sum(item.body_bytes for item in items.values())
+        assert queue.is_empty is (not items)
+        available = [place for place in sorted(items) if items[place].state == WAITING]
+        assert [entry.position for entry in queue.available()] == available
+        assert self.journal.live.keys() == {entry.rid for entry in entries if entry.rid}
+        delivered = [
+            entry.rid
+            for entry in entries
+            if items[entry.position].kept
+            and (items[entry.position].is_redelivered or items[entry.position].state == HELD_BY_SOMEBODY)
+        ]
+        assert queue.delivered_rids() == delivered
+
+    @invariant()
+    def nobody_stands_at_what_is_gone(self) -> None:
+        for consumer in getattr(self, "consumers", ()):
+            if not consumer.acquires:
+                assert consumer.cursor.state != GONE
+
+    @invariant()
+    def what_is_gone_is_freed(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        for entries in self.seen.values():  # what a browser's session remembers is its own affair
+            entries[:] = [entry for entry in entries if entry.state == AVAILABLE]
+        assert [reference() for reference in self.gone if reference() is not None] == []
+        self.gone.clear()
+
+
+def _at(place: int) -> Entry:
+    entry = Entry()
+    entry.position = place
+    return entry
+
+
+def _nobody(_entry: Entry) -> None:
+    raise AssertionError("delivered to one who is gone")
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

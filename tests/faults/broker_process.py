@@ -1,0 +1,298 @@
+"""A whole broker in one process, without a network: its model, its store on a simulated disk, its connections.
+
+The event loop is asyncio's, but it never waits: it is turned by hand, one iteration at a time, and has neither sockets
+nor timers. What a client sends lies in its `Wire` until it is carried over, in pieces as chance cuts them; what the
+broker sends is with the client at once, so that what was told before a crash was heard. Nothing depends on time or on
+the system: one seed, one history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, Protocol
+
+from broker.broker import Broker
+from broker.errors import ModelError
+from broker.protocols.amqp_0_10.connection import Phase
+from broker.protocols.amqp_0_10.server_connection import ServerConnection
+from broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.security.authentication import Authentication
+from broker.security.mechanisms import Failure, PasswordCheck, Success
+from broker.settings import BrokerSettings
+from formats.amqp_0_10.codes import CloseCode
+from formats.rhm.geometry import Geometry
+from store.log_lines import Level, LogLine
+from store.module import PluggedStore
+from tests.faults.simulated_disk import Killed, SimulatedDisk
+from tests.faults.store_model import BrokenPromiseError, require
+from tests.faults.store_simulation import PATH, TinyParameters, names_in, simulated_environment
+
+GEOMETRY: Final = Geometry(6, 8192)
+"""Of each queue's journal: some 50 messages."""
+_MOST_TURNS: Final = 2000
+_SETTINGS: Final = BrokerSettings(auth=False)
+
+
+class SimulatedStore(PluggedStore):
+    """The store as a broker has it, with tiny journals."""
+
+    def queue_geometry(self, arguments: Mapping[str, Any]) -> Geometry:
+        """The same for all."""
+        return GEOMETRY
+
+
+class Client(Protocol):
+    """The other end of a wire: a connection's machine."""
+
+    def receive(self, data: bytes) -> None:
+        """Take what the broker has sent."""
+
+    def take_output(self) -> bytes:
+        """What is to be sent."""
+
+
+class Wire:
+    """A connection: the broker's machine, whose `Host` this is, and the client's."""
+
+    def __init__(self, process: BrokerProcess, client: Client) -> None:
+        self._process, self.client = process, client
+        self._on_the_way = b""
+        self.is_closed = False
+        self.machine = ServerConnection(
+            self,
+            process.sessions,
+            process.broker.turn,
+            _SETTINGS,
+            Authentication(is_on=False, realm="QPID", users=None),
+            is_local=True,
+            now=process.clock,
+        )
+
+    # ---- what tests do to it ----
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything has not come over yet."""
+        self._on_the_way += self.client.take_output()
+        return not self.is_closed and (bool(self._on_the_way) or self.machine.is_paused)
+
+    def carry(self, count: int | None = None) -> None:
+        """Bring over what the client has sent: so many bytes, or all. Nothing if the broker does not read."""
+        self._on_the_way += self.client.take_output()
+        if self._on_the_way and not self.machine.is_paused and not self.is_closed:
+            data = self._on_the_way[:count]
+            self._on_the_way = self._on_the_way[len(data) :]
+            self.machine.receive(data)
+
+    # ---- Host ----
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run what takes time."""
+        self._process.run(work, done)
+
+    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
+        """There are no passwords."""
+        raise AssertionError("a password")
+
+    def write(self, data: bytes) -> None:
+        """The client has it."""
+        self.client.receive(data)
+
+    def close(self) -> None:
+        """The socket is closed."""
+        self.is_closed = True
+
+
+class BrokerProcess:
+    """One process.
+
+    Args:
+        disk: where its store is.
+        rng: decides when what is slow is done.
+        clock: seconds since 1970.
+        turned: called before each turn.
+        must_be_clean: the store was closed cleanly, and nobody has opened it since.
+
+    Attributes:
+        broker, store: as they are.
+        wires: the connections.
+        failures: what went wrong where nobody could be told.
+
+    Raises:
+        BrokenPromiseError: the store complains, or is not clean.
+        Killed: while it started.
+    """
+
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        rng: random.Random,
+        clock: Callable[[], float],
+        turned: Callable[[], None],
+        *,
+        must_be_clean: bool = False,
+    ) -> None:
+        self.disk, self.rng, self.clock, self._turned = disk, rng, clock, turned
+        self.lines: list[LogLine] = []
+        self.failures: list[BaseException] = []
+        self.wires: list[Wire] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        environment = simulated_environment(disk, rng)
+        self.store = SimulatedStore(environment, PATH, TinyParameters(), "test", log=self.lines.append)
+        told = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
+        require(len(told) <= len(names_in(self.store, "orphans")), f"damage is reported: {told}")
+        require(self.store.was_clean or not must_be_clean, "the store was closed cleanly, and is not clean")
+        self._loop = asyncio.SelectorEventLoop()
+        self._loop.set_exception_handler(self._failed)
+        self.broker = Broker(_SETTINGS, self.store, self._call_soon, clock)
+        self.broker.recover(restore_message)
+        require(not self.broker.in_doubt_messages, "a transaction in doubt")
+        self.broker.turn.is_idle = lambda: rng.random() < 0.2
+        self.sessions = SessionRegistry(self.broker)
+        try:
+            self.run(self.broker.wiring.keep_standard_exchanges(), self._kept)
+            self.settle()
+        except BaseException:
+            self.discard()
+            raise
+
+    def _kept(self, error: ModelError | None) -> None:
+        require(error is None, f"the standard exchanges cannot be kept: {error}")
+
+    # ---- the loop ----
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        def turn() -> None:
+            self._turned()
+            callback()
+
+        self._loop.call_soon(turn)
+
+    def _failed(self, _loop: object, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None:
+            self.failures.append(error)
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run what takes time, as the server does."""
+        task = self._loop.create_task(self._run(work, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        error: ModelError | None = None
+        try:
+            await work
+        except ModelError as failed:
+            error = failed
+        except Exception as failed:
+            self.failures.append(failed)
+            raise
+        done(error)
+
+    def turn(self) -> None:
+        """One iteration of the event loop."""
+        self._loop.call_soon(self._loop.stop)
+        with _outside_of_loops():
+            self._loop.run_forever()
+        self.check()
+
+    def collect(self, timeout: float | None = 0.0) -> None:
+        """The disk has done something, perhaps."""
+        self.store.collect(timeout)
+        self._turned()
+        self.broker.turn.end()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong where nobody was told. Raises Killed if the process is dead."""
+        self.disk.check_alive(self.disk.life)
+        for error in self.failures:
+            if not isinstance(error, Killed):
+                raise error
+
+    def settle(self) -> None:
+        """Until everything has come over and is done."""
+        for _ in range(_MOST_TURNS):
+            for wire in self.wires:
+                wire.carry()
+            self.turn()
+            self.collect(None)
+            if self.is_quiet:
+                return
+        raise BrokenPromiseError("something does not come to its end")
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way."""
+        turn = self.broker.turn
+        is_at_work = self._tasks or turn.flushes_under_way or turn._is_scheduled
+        store = self.store
+        is_disk_at_work = not store._flusher.is_idle or store._background.is_busy
+        return not is_at_work and not is_disk_at_work and not any(wire.is_busy for wire in self.wires)
+
+    # ---- connections ----
+
+    def connect(self, client: Client) -> Wire:
+        """A client connects."""
+        wire = Wire(self, client)
+        self.wires.append(wire)
+        return wire
+
+    def cut(self, wire: Wire) -> None:
+        """A connection is lost, with what has not come over."""
+        self.wires.remove(wire)
+        wire.machine.closed()
+
+    # ---- the end ----
+
+    def stop(self) -> bool:
+        """SIGTERM: as the server and the life of a broker do it. Returns whether the store is marked clean."""
+        for wire in self.wires:
+            wire.machine.close(CloseCode.CONNECTION_FORCED, "the broker is shut down")
+        self.broker.turn.end()
+        for wire in self.wires:
+            wire.carry()
+        for wire in self.wires:
+            if wire.machine.phase is not Phase.CLOSED:
+                wire.machine.closed()
+        self.run(self.broker.wiring.finish(), lambda _: None)
+        for _ in range(_MOST_TURNS):
+            if not self._tasks:
+                break
+            self.turn()
+            self.collect(None)
+        self.turn()
+        self.broker.turn.end()
+        is_clean = self.broker.close()
+        self._loop.close()
+        return is_clean
+
+    def discard(self) -> None:
+        """The process is gone: its disk has crashed, or is going to."""
+        if self._loop.is_closed():
+            return
+        self.disk.kill_at = 0
+        with _outside_of_loops():
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            for _ in range(3):
+                self._loop.call_soon(self._loop.stop)
+                self._loop.run_forever()
+        self._loop.close()
+
+
+@contextmanager
+def _outside_of_loops() -> Iterator[None]:
+    """A broker may be looked at while another one is in the middle of its turn: loops within loops."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(running)

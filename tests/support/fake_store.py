@@ -1,0 +1,293 @@
+"""A store without a disk, which the test tells what is synced and when; an event loop that a test turns by hand; and
+consumers that say what they got.
+
+Appends are kept by journal, in order. `flush` and `commit` wait in `waiting` until the test calls `complete`, or are
+done at once with `is_immediate`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from broker.broker import Broker
+from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from broker.queues.entry import Entry
+from broker.queues.queue import Queue
+from broker.settings import BrokerSettings
+from broker.store_protocol import Done
+from formats.amqp_0_10.maps import EMPTY_MAP
+from tests.broker.wired_broker import PlainMessage
+
+
+class FakeError(Exception):
+    """What the store raises by design."""
+
+
+class FakeFullError(FakeError):
+    """No room."""
+
+
+class FakeFailedError(FakeError):
+    """The journal's disk has failed."""
+
+
+class FakeJournal:
+    """The journal of one queue.
+
+    Attributes:
+        live: record id -> data of the messages that are enqueued.
+        synced: record ids, of messages and of removed messages, whose record is on the disk.
+        is_full, has_failed: what the next append says.
+    """
+
+    def __init__(self, name: str, queue_id: int) -> None:
+        self.name, self.queue_id = name, queue_id
+        self.live: dict[int, bytes] = {}
+        self.unsynced_rids: list[int] = []
+        self.synced: set[int] = set()
+        self.is_full = self.has_failed = False
+        self.bound, self.unsynced = 1 << 20, 0
+
+    def check(self, *, is_enqueue: bool = True) -> None:
+        if self.has_failed:
+            raise FakeFailedError(f"the disk of {self.name} has failed")
+        if self.is_full and is_enqueue:
+            raise FakeFullError(f'Enqueue capacity threshold exceeded on queue "{self.name}"')
+
+
+class Waiting(NamedTuple):
+    """What waits for the disk."""
+
+    journals: list[FakeJournal]
+    rids: list[list[int]]
+    done: Done
+
+
+class _Enqueue(NamedTuple):
+    journal: FakeJournal
+    data: bytes
+
+
+class _Dequeue(NamedTuple):
+    journal: FakeJournal
+    rid: int
+
+
+class FakeStore:
+    """The store; it has its own appends and transactions.
+
+    Attributes:
+        waiting: flushes and commits that are not on the disk, oldest first.
+        flushed: the journals of each flush.
+        is_immediate: whether flushes are done within `flush`.
+        closed_with: what `close` was told.
+    """
+
+    errors = (FakeError,)
+    full_error = FakeFullError
+    failed_error = FakeFailedError
+
+    def __init__(self) -> None:
+        self.append = self.transactions = self
+        self.waiting: list[Waiting] = []
+        self.flushed: list[list[FakeJournal]] = []
+        self.is_immediate = False
+        self.closed_with: dict[int, list[int]] | None = None
+        self._next_rid = 1
+        self._queues = 0
+
+    def journal(self, name: str) -> FakeJournal:
+        self._queues += 1
+        return FakeJournal(name, self._queues)
+
+    def crc(self, parts: Iterable[bytes]) -> int:
+        return zlib.crc32(b"".join(parts))
+
+    # ---- appends ----
+
+    def _append(self, journal: FakeJournal, data: bytes) -> int:
+        rid, self._next_rid = self._next_rid, self._next_rid + 1
+        journal.live[rid] = data
+        journal.unsynced_rids.append(rid)
+        return rid
+
+    def enqueue(self, journal: FakeJournal, parts: Sequence[bytes], size: int, crc: int) -> int:
+        data = b"".join(parts)
+        assert (size, crc) == (len(data), self.crc(parts))
+        journal.check()
+        return self._append(journal, data)
+
+    def enqueue_all(self, journals: Sequence[FakeJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
+        for journal in journals:
+            journal.check()
+        return [self.enqueue(journal, parts, size, crc) for journal in journals]
+
+    def dequeue(self, journal: FakeJournal, target: int) -> None:
+        journal.check(is_enqueue=False)
+        del journal.live[target]  # or it was never there
+
+    # ---- transactions ----
+
+    def transaction_enqueue(self, journal: FakeJournal, parts: Sequence[bytes], size: int, crc: int) -> _Enqueue:
+        assert size == sum(map(len, parts))
+        return _Enqueue(journal, b"".join(parts))
+
+    def transaction_dequeue(self, journal: FakeJournal, rid: int) -> _Dequeue:
+        return _Dequeue(journal, rid)
+
+    def commit(self, enqueues: Sequence[_Enqueue], dequeues: Sequence[_Dequeue], done: Done) -> list[int]:
+        for each in (*enqueues, *dequeues):
+            each.journal.check(is_enqueue=isinstance(each, _Enqueue))
+        rids = [self._append(journal, data) for journal, data in enqueues]
+        for journal, rid in dequeues:
+            del journal.live[rid]
+        self._wait([each.journal for each in (*enqueues, *dequeues)], done)
+        return rids
+
+    # ---- the disk ----
+
+    def flush(self, journals: Iterable[FakeJournal], done: Done, *, is_idle: bool = False) -> None:
+        chosen = list(journals)
+        self.flushed.append(chosen)
+        self._wait(chosen, done)
+        if self.is_immediate:
+            self.complete(len(self.waiting) - 1)
+
+    def _wait(self, journals: list[FakeJournal], done: Done) -> None:
+        chosen = list(dict.fromkeys(journals))
+        rids = [list(journal.unsynced_rids) for journal in chosen]
+        self.waiting.append(Waiting(chosen, rids, done))
+
+    def complete(self, index: int = 0, error: Exception | None = None) -> None:
+        """One of those that wait is on the disk, or never will be."""
+        journals, rids, done = self.waiting.pop(index)
+        if error is None:
+            for journal, synced in zip(journals, rids, strict=True):
+                journal.synced.update(synced)
+                journal.unsynced_rids = [rid for rid in journal.unsynced_rids if rid not in journal.synced]
+        done(error)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self, delivered: Mapping[int, Iterable[int]] | None = None) -> bool:
+        self.closed_with = {number: list(rids) for number, rids in (delivered or {}).items()}
+        return True
+
+
+class HandTurned:
+    """`call_soon` of an event loop that a test turns."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def __call__(self, function: Callable[[], None]) -> None:
+        self.calls.append(function)
+
+    def run(self) -> None:
+        """Until nothing is to be done."""
+        for _ in range(1000):
+            if not self.calls:
+                return
+            self.calls.pop(0)()
+        raise AssertionError("it comes to no end")
+
+
+class Model:
+    """A broker on a fake store, whose queues are made at once.
+
+    Attributes:
+        now: the clock's seconds.
+    """
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.store, self.loop = FakeStore(), HandTurned()
+        self.now = 1000.0
+        store: Any = self.store
+        self.broker = Broker(settings or BrokerSettings(), store, self.loop, lambda: self.now)
+        self.turn = self.broker.turn
+
+    def queue(self, name: str, *, durable: bool = False) -> Queue:
+        journal = self.store.journal(name) if durable else None
+        queue = self.broker.make_queue(name, durable=durable, auto_delete=False, arguments=EMPTY_MAP, journal=journal)
+        self.broker.queues[name] = queue
+        return queue
+
+    def message(self, key: str, body: bytes, *, persistent: bool = True, expires_at: float = 0.0) -> PlainMessage:
+        store: Any = self.store
+        message = PlainMessage(key, body, persistent=persistent, store=store)
+        message.expires_at = expires_at
+        return message
+
+    def publish(self, key: str, *bodies: bytes, persistent: bool = True, exchange: str = "") -> list[bool]:
+        """Publish messages in the turn that lasts; whether each waits for the disk."""
+        target = self.broker.exchanges[exchange]
+        return [self.broker.publish(self.message(key, body, persistent=persistent), target) for body in bodies]
+
+    def run(self) -> None:
+        """The turn's end, and all that follows."""
+        self.loop.run()
+
+    def sync(self) -> None:
+        """Until all is on the disk."""
+        self.run()
+        while self.store.waiting:
+            self.store.complete()
+            self.run()
+
+    def consumer(self, queue: Queue, credit: int = 1 << 30, **options: Any) -> Recorder:
+        """One more consumer, which the next turn serves."""
+        recorder = Recorder(queue, credit, **options)
+        queue.add_consumer(recorder)
+        queue.wake(recorder)
+        return recorder
+
+
+class Recorder:
+    """A consumer that keeps what it gets.
+
+    Attributes:
+        credit: messages that it still takes.
+        entries: what it got, in order.
+        wants: says which messages are for it.
+        on_delivery: called with each entry that it takes.
+    """
+
+    cursor: Entry
+
+    def __init__(
+        self,
+        queue: Queue,
+        credit: int,
+        *,
+        acquires: bool = True,
+        wants: Callable[[Entry], bool] = lambda _: True,
+        on_delivery: Callable[[Entry], object] | None = None,
+    ) -> None:
+        self.queue, self.credit, self.acquires, self.wants = queue, credit, acquires, wants
+        self.is_waiting = self.is_told = False
+        self.entries: list[Entry] = []
+        self.on_delivery: Callable[[Entry], object] = on_delivery or self.entries.append
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [entry.message.body for entry in self.entries]
+
+    def deliver(self, entry: Entry) -> int:
+        if not self.credit:
+            return REFUSED
+        if not self.wants(entry):
+            return NOT_FOR_ME
+        self.credit -= 1
+        self.on_delivery(entry)
+        return TAKEN if self.credit else TAKEN_LAST
+
+    def give(self, credit: int) -> None:
+        """More credit; the next turn serves it."""
+        self.credit += credit
+        self.queue.wake(self)
+
+    def queue_deleted(self) -> None:
+        self.is_told = True
