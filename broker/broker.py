@@ -152,6 +152,7 @@ class Broker:
             As `publish`. Then it is still acquired.
         """
         is_held = self.publish(entry.message, exchange)
+        self.turn.schedule()
 
         def leave(error: Exception | None) -> None:
             is_written = False

@@ -1,8 +1,8 @@
 """How a queue goes.
 
     1. it leaves the broker's queues and all exchanges: no message comes any more
-    2. the messages that nobody has acquired move to the alternate exchange: each is kept there before it leaves the
-       queue, and one that no queue wants is dropped
+    2. its messages, those that consumers hold included, move to the alternate exchange: each is kept there before it
+       leaves the queue, and one that no queue wants is dropped
     3. its consumers are taken off, and it is marked as deleted: nothing is appended to its journal any more
     4. the store deletes it, with its journal and bindings: from here on it is gone for good
     5. its consumers are told
@@ -82,7 +82,7 @@ class QueueRemoval:
     # ---- messages ----
 
     async def _move_messages(self, queue: Queue, exchange: Exchange) -> None:
-        while entries := list(islice(queue.available(), MOVED_AT_ONCE)):
+        while entries := list(islice(queue.outstanding(), MOVED_AT_ONCE)):
             failures = await self._move(queue, entries, exchange)
             if failures:
                 raise failures[0]
@@ -93,21 +93,25 @@ class QueueRemoval:
         broker = self._broker
         refusals: tuple[type[Exception], ...] = (ModelError, *(() if broker.store is None else broker.store.errors))
         failures: list[ModelError] = []
+        acquired: set[Entry] = set()  # here, and not by a consumer, who keeps what cannot be moved
         moving: list[tuple[Entry, asyncio.Future[Exception | None]]] = []
         for entry in entries:
-            queue.acquire(entry)
+            if queue.acquire(entry):
+                acquired.add(entry)
             moved: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             try:
                 broker.move(queue, entry, exchange, partial(_resolve, moved))
             except refusals as error:
-                queue.release(entry, is_redelivered=False)
+                if entry in acquired:
+                    queue.release(entry, is_redelivered=False)
                 failures.append(error if isinstance(error, ModelError) else InternalError(str(error)))
                 break
             moving.append((entry, moved))
         for entry, moved in moving:
             failure = await moved
             if failure is not None:
-                queue.release(entry, is_redelivered=False)
+                if entry in acquired:
+                    queue.release(entry, is_redelivered=False)
                 failures.append(InternalError(str(failure)))
         return failures
 

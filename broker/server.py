@@ -16,6 +16,7 @@ import gc
 import ipaddress
 import socket
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
@@ -66,6 +67,7 @@ class Server:
         self._is_first = False
         self.pressure = Pressure(self)
         broker.turn.is_idle = self._is_idle
+        self.loop.set_exception_handler(_log_defect)
 
     # ---- listening ----
 
@@ -193,6 +195,13 @@ class Server:
         if store is not None and store.fileno() >= 0:
             self.loop.remove_reader(store.fileno())
         self._password_checks.shutdown(wait=False, cancel_futures=True)
+
+
+def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Something has raised what nobody expects: a defect, which is logged, and the broker goes on."""
+    error = context.get("exception")
+    trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+    _LOG.error("%s\n%s", context.get("message"), trace)
 
 
 def _is_absent(error: OSError) -> bool:

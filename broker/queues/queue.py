@@ -141,6 +141,12 @@ class Queue:
         self._consumers: list[Consumer] = []
         self._browsers: list[Consumer] = []
 
+    def __del__(self) -> None:
+        # A queue that was deleted with messages: they are linked both ways, and would stay until they are collected,
+        # which the server has done seldom.
+        for entry in self.entries():
+            del entry.next, entry.previous
+
     # ---- messages come ----
 
     def keeps(self, message: Message) -> bool:
@@ -253,7 +259,7 @@ class Queue:
     # ---- messages go ----
 
     def dequeue(self, entry: Entry) -> bool:
-        """A message that somebody had acquired is done with.
+        """A message that somebody had acquired is done with; if it is gone already, nothing happens.
 
         Returns:
             Whether its removal is promised only when what was written in this turn is on the disk.
@@ -261,6 +267,8 @@ class Queue:
         Raises:
             InternalError: its journal cannot be written. Then it stays acquired.
         """
+        if entry.state != ACQUIRED:
+            return False  # it was moved when the queue was about to be deleted
         rid = entry.rid
         if rid:
             assert self._append is not None
@@ -321,6 +329,10 @@ class Queue:
     def available(self) -> Iterator[Entry]:
         """The entries that nobody has acquired."""
         return (entry for entry in self.entries() if entry.state == AVAILABLE)
+
+    def outstanding(self) -> Iterator[Entry]:
+        """The entries whose messages wait, or are acquired and not settled."""
+        return (entry for entry in self.entries() if entry.state in (AVAILABLE, ACQUIRED))
 
     def delivered_rids(self) -> list[int]:
         """Record ids of the messages that were delivered, to be marked if they come back after a restart."""
@@ -388,6 +400,7 @@ class Queue:
                 self._waiting.remove(consumer)
         else:
             self._browsers.remove(consumer)
+            del consumer.cursor  # or it would keep the message there for as long as its session knows it
         consumer.is_waiting = False
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None

@@ -277,7 +277,7 @@ class BrokerProcess:
         """The process is gone: its disk has crashed, or is going to."""
         if self._loop.is_closed():
             return
-        self.disk.kill_at = 0
+        self.disk.watch, self.disk.kill_at = None, 0
         with _outside_of_loops():
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()

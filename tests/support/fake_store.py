@@ -228,6 +228,7 @@ class Model:
 
     def run(self) -> None:
         """The turn's end, and all that follows."""
+        self.turn.schedule()
         self.loop.run()
 
     def sync(self) -> None:

@@ -1,0 +1,359 @@
+"""A queue: whose turn it is, what it holds on to, and what it does when its journal has failed."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from broker.errors import InternalError, ResourceLimitExceededError
+from broker.queues.entry import ACQUIRED, Entry
+from broker.queues.queue import Queue
+from broker.settings import BrokerSettings
+from tests.broker.wired_broker import PlainMessage
+from tests.support.fake_store import FakeFailedError, Model, Recorder
+
+OTHERS = 100_000
+
+
+class TrackedMessage(PlainMessage):
+    """A message that can be referred to weakly."""
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is freed is freed because nobody refers to it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+# ---- fairness ----
+
+
+def test_consumers_get_one_message_each_in_turn(model: Model) -> None:
+    queue = model.queue("q")
+    consumers = [model.consumer(queue) for _ in range(3)]
+    model.publish("q", *(b"%d" % number for number in range(9)))
+    model.run()
+    assert [consumer.bodies for consumer in consumers] == [
+        [b"0", b"3", b"6"],
+        [b"1", b"4", b"7"],
+        [b"2", b"5", b"8"],
+    ]
+
+
+def test_the_turn_goes_on_where_it_was(model: Model) -> None:
+    """One message at a time is as fair as all at once."""
+    queue = model.queue("q")
+    consumers = [model.consumer(queue) for _ in range(3)]
+    for number in range(30):
+        model.publish("q", b"%d" % number)
+        model.run()
+    assert [len(consumer.entries) for consumer in consumers] == [10, 10, 10]
+
+
+def test_one_without_credit_costs_the_others_nothing(model: Model) -> None:
+    queue = model.queue("q")
+    poor, rich, other = model.consumer(queue, 2), model.consumer(queue), model.consumer(queue)
+    model.publish("q", *(b"%d" % number for number in range(12)))
+    model.run()
+    assert len(poor.entries) == 2
+    assert abs(len(rich.entries) - len(other.entries)) <= 1
+    assert len(rich.entries) + len(other.entries) == 10
+    poor.give(100)
+    model.publish("q", *(b"%d" % number for number in range(9)))
+    model.run()
+    assert len(poor.entries) == 5
+
+
+def test_a_consumer_that_comes_and_goes_does_not_starve_the_others(model: Model) -> None:
+    queue = model.queue("q")
+    others = [model.consumer(queue), model.consumer(queue)]
+    for _ in range(20):
+        guest = model.consumer(queue)
+        model.publish("q", b"1", b"2", b"3")
+        model.run()
+        queue.remove_consumer(guest)
+        assert len(guest.entries) == 1
+    assert [len(consumer.entries) for consumer in others] == [20, 20]
+
+
+def test_what_one_does_not_want_another_gets_in_order(model: Model) -> None:
+    queue = model.queue("q")
+    even = model.consumer(queue, wants=lambda entry: entry.position % 2 == 0)
+    model.publish("q", *(b"%d" % number for number in range(1, 8)))
+    model.run()
+    assert even.bodies == [b"2", b"4", b"6"]
+    anything = model.consumer(queue)
+    model.run()
+    assert anything.bodies == [b"1", b"3", b"5", b"7"]
+
+
+# ---- the disk ----
+
+
+def test_a_message_is_offered_when_it_is_on_the_disk_and_nothing_overtakes_it(model: Model) -> None:
+    queue = model.queue("q", durable=True)
+    consumer = model.consumer(queue)
+    model.publish("q", b"1", persistent=False)
+    model.publish("q", b"2")
+    model.publish("q", b"3", persistent=False)
+    model.run()
+    assert consumer.bodies == [b"1"]
+    model.publish("q", b"4")
+    model.run()
+    model.store.complete()
+    model.run()
+    assert consumer.bodies == [b"1", b"2", b"3"]
+    model.store.complete()
+    model.run()
+    assert consumer.bodies == [b"1", b"2", b"3", b"4"]
+
+
+def test_flushes_that_end_in_another_order(model: Model) -> None:
+    queue = model.queue("q", durable=True)
+    consumer = model.consumer(queue)
+    for body in (b"1", b"2", b"3"):
+        model.publish("q", body)
+        model.run()
+    model.store.complete(2)
+    model.run()
+    model.store.complete(1)
+    model.run()
+    assert consumer.bodies == []
+    model.store.complete(0)
+    model.run()
+    assert consumer.bodies == [b"1", b"2", b"3"]
+
+
+def test_what_expires_in_a_journal_that_has_failed_stops_nobody(model: Model) -> None:
+    """Its removal cannot be written: nobody gets it, and all others go on."""
+    failed, other = model.queue("failed", durable=True), model.queue("other")
+    model.broker.publish(model.message("failed", b"old", expires_at=model.now + 1), model.broker.exchanges[""])
+    model.sync()
+    model.publish("failed", b"transient", persistent=False)
+    model.publish("other", b"1")
+    assert failed.journal is not None
+    failed.journal.has_failed = True
+    model.now += 2
+    consumers = [model.consumer(failed), model.consumer(other)]
+    model.run()
+    assert [consumer.bodies for consumer in consumers] == [[b"transient"], [b"1"]]
+    assert model.broker.expire() == 0
+
+
+def test_looking_for_what_has_expired_goes_on_when_a_journal_has_failed(model: Model) -> None:
+    for name in ("failed", "healthy"):
+        model.queue(name, durable=True)
+        model.broker.publish(model.message(name, b"old", expires_at=model.now + 1), model.broker.exchanges[""])
+    model.sync()
+    model.broker.queues["failed"].journal.has_failed = True
+    model.now += 2
+    model.broker.expire()
+    assert model.broker.queues["healthy"].is_empty
+    assert list(model.broker.queues["failed"].available()) == []
+
+
+def test_one_who_takes_without_accepting_stops_nobody_when_the_journal_has_failed(model: Model) -> None:
+    failed, other = model.queue("failed", durable=True), model.queue("other")
+    model.publish("failed", b"1")
+    model.sync()
+    failed.journal.has_failed = True
+    model.publish("other", b"2")
+    model.consumer(failed, on_delivery=failed.dequeue)
+    consumer = model.consumer(other)
+    model.run()
+    assert consumer.bodies == [b"2"]
+    (entry,) = failed.entries()
+    assert entry.state == ACQUIRED  # it comes back after a restart, and not before
+
+
+def test_a_removal_that_cannot_be_written_is_an_error_of_the_model(model: Model) -> None:
+    queue = model.queue("q", durable=True)
+    consumer = model.consumer(queue)
+    model.publish("q", b"1")
+    model.sync()
+    queue.journal.has_failed = True
+    with pytest.raises(InternalError, match="the disk of q has failed"):
+        queue.dequeue(consumer.entries[0])
+    assert (queue.message_count, queue.acquired_count) == (1, 1)
+    with pytest.raises(FakeFailedError):
+        queue.publish(model.message("q", b"2"))
+    assert queue.message_count == 1
+
+
+def test_a_full_journal_takes_nothing_and_says_so(model: Model) -> None:
+    queue = model.queue("q", durable=True)
+    queue.journal.is_full = True
+    with pytest.raises(ResourceLimitExceededError, match='Enqueue capacity threshold exceeded on queue "q"'):
+        queue.publish(model.message("q", b"1"))
+    assert queue.is_empty
+    assert not model.turn.written
+    assert not model.turn.journals
+
+
+def test_content_has_its_limit() -> None:
+    model = Model(BrokerSettings(queue_limit_bytes=10))
+    queue = model.queue("q")
+    model.publish("q", b"1234", b"5678")
+    with pytest.raises(ResourceLimitExceededError, match='Maximum depth exceeded on queue "q"'):
+        model.publish("q", b"abc")
+    model.publish("q", b"ab")
+    assert (queue.message_count, queue.message_bytes) == (3, 10)
+    assert queue.purge() == (3, False)
+    model.publish("q", b"0123456789")
+
+
+# ---- coming back ----
+
+
+def test_what_comes_back_is_where_it_was(model: Model) -> None:
+    queue = model.queue("q")
+    first = model.consumer(queue, 5)
+    model.publish("q", *(b"%d" % number for number in range(6)))
+    model.run()
+    for index in (3, 1):
+        queue.release(first.entries[index], is_redelivered=index == 1)
+    second = model.consumer(queue)
+    model.run()
+    assert second.bodies == [b"1", b"3", b"5"]
+    assert [entry.is_redelivered for entry in second.entries] == [True, False, False]
+
+
+def test_what_was_acquired_while_it_was_shown_is_not_offered_as_well(model: Model) -> None:
+    queue = model.queue("q")
+    browser = model.consumer(queue, acquires=False)
+    model.publish("q", b"1", b"2")
+    model.run()
+    assert queue.acquire(browser.entries[0])
+    assert not queue.acquire(browser.entries[0])
+    consumer = model.consumer(queue)
+    model.run()
+    assert consumer.bodies == [b"2"]
+    assert not queue.acquire(browser.entries[1])
+
+
+def test_release_of_what_is_gone_does_nothing(model: Model) -> None:
+    queue = model.queue("q")
+    consumer = model.consumer(queue)
+    model.publish("q", b"1", b"2")
+    model.run()
+    entry = consumer.entries[0]
+    queue.dequeue(entry)
+    queue.release(entry, is_redelivered=True)
+    assert (queue.message_count, queue.acquired_count) == (1, 1)
+    assert entry not in list(queue.entries())
+
+
+def test_one_who_looks_on_sees_each_message_once_and_takes_none(model: Model) -> None:
+    queue = model.queue("q")
+    model.publish("q", *(b"%d" % number for number in range(5)))
+    browser = model.consumer(queue, 2, acquires=False)
+    model.run()
+    assert browser.bodies == [b"0", b"1"]
+    taker = model.consumer(queue, on_delivery=queue.dequeue)
+    model.run()
+    assert queue.is_empty
+    queue.remove_consumer(taker)
+    model.publish("q", b"5")
+    browser.give(10)
+    model.run()
+    assert browser.bodies == [b"0", b"1", b"5"]
+    assert queue.message_count == 1
+
+
+# ---- the end ----
+
+
+def test_deleted(model: Model) -> None:
+    queue = model.queue("q")
+    consumers: list[Recorder] = [model.consumer(queue), model.consumer(queue, acquires=False)]
+    model.run()
+    assert set(queue.deleted()) == set(consumers)
+    assert queue.is_deleted
+    assert queue.consumer_count == 0
+    assert not any(consumer.is_waiting for consumer in consumers)
+    queue.dispatch()
+
+
+# ---- what it holds on to ----
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_what_is_gone_is_freed_at_once_behind_what_is_stuck(model: Model) -> None:
+    """A browser that stands at the head, and a message there that somebody keeps: all others come and go."""
+    queue = model.queue("q")
+    stuck_browser = model.consumer(queue, 1, acquires=False)
+    stuck_taker = model.consumer(queue, 1)
+    publish(queue, 2)
+    model.run()
+    assert len(stuck_taker.entries) == 1
+    assert stuck_browser.cursor.position == 2
+    taken: list[Entry] = []
+    model.consumer(queue, on_delivery=taken.append)
+    alive: list[weakref.ref[TrackedMessage]] = []
+    most_alive = 0
+    for _ in range(OTHERS // 1000):
+        alive += publish(queue, 1000)
+        model.run()
+        while taken:
+            queue.dequeue(taken.pop())
+        alive = [reference for reference in alive if reference() is not None]
+        most_alive = max(most_alive, len(alive))
+    assert most_alive == 0
+    assert queue.message_count == 1
+    assert stuck_taker.entries[0].position == 1
+    assert stuck_browser.cursor.position == OTHERS + 3  # the end
+    assert sum(type(each) is Entry for each in gc.get_objects()) < 10
+
+
+def publish(queue: Queue, count: int) -> list[weakref.ref[TrackedMessage]]:
+    references = []
+    for _ in range(count):
+        message = TrackedMessage("q", b"x", persistent=False)
+        references.append(weakref.ref(message))
+        queue.publish(message)
+    return references
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_what_is_purged_or_expires_is_freed_at_once(model: Model) -> None:
+    queue = model.queue("q")
+    references = publish(queue, 10)
+    assert queue.purge() == (10, False)
+    assert [reference() for reference in references] == [None] * 10
+    references = publish(queue, 10)
+    for entry in queue.entries():
+        entry.message.expires_at = 1.0
+    del entry
+    assert queue.expire() == 10
+    assert [reference() for reference in references] == [None] * 10
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_subscription_that_is_cancelled_keeps_nothing(model: Model) -> None:
+    queue = model.queue("q")
+    browser = model.consumer(queue, 0, acquires=False)
+    (reference,) = publish(queue, 1)
+    model.run()
+    queue.remove_consumer(browser)
+    queue.purge()
+    assert reference() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_queue_that_is_deleted_lets_go_of_its_messages(model: Model) -> None:
+    """They are linked both ways: nobody would collect them for a long time."""
+    references = publish(model.queue("q"), 100)
+    model.run()
+    model.broker.queues.pop("q").deleted()
+    assert [reference() for reference in references] == [None] * 100

@@ -1,0 +1,259 @@
+"""Clients of a simulated broker: machines that tell a model what they ask, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
+from broker.security.mechanisms import AnonymousClient
+from formats.amqp_0_10.codes import CreditUnit, ErrorCode
+from formats.amqp_0_10.commands import decode_command, encode_command
+from formats.amqp_0_10.packing import decode_struct
+from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from tests.faults.broker_findings import Seen
+from tests.faults.broker_model import Copy, MessageModel, Model, Move, QueueModel, Transaction
+from tests.faults.store_model import require
+
+EXPECTED: Final = frozenset({ErrorCode.RESOURCE_LIMIT_EXCEEDED, ErrorCode.RESOURCE_DELETED, ErrorCode.NOT_FOUND})
+"""Of what an innocent client may be told: a journal is full, or another client has deleted a queue."""
+UNLIMITED: Final = 0xFFFFFFFF
+
+Done = Callable[[], None]
+
+
+def read_delivery(header: bytes, body: bytes) -> Seen:
+    """What a transfer's segments say. The body begins with the message's number."""
+    size = 4 + int.from_bytes(header[:4], "big")
+    properties = decode_struct(DELIVERY_PROPERTIES, header, 0, size)
+    return Seen(int(body.partition(b":")[0]), body, bool(properties["redelivered"]))
+
+
+class OneSession(ClientConnection):
+    """A connection with one session, which is attached when it is open."""
+
+    def __init__(self, session: ClientSession) -> None:
+        super().__init__(lambda _: AnonymousClient(), max_message_bytes=1 << 20)
+        self.session = session
+        session.transport = self
+
+    def on_open(self) -> None:
+        self.attach(self.session)
+
+
+class Watcher(ClientSession):
+    """Browses queues."""
+
+    def __init__(self, queues: list[str]) -> None:
+        super().__init__(b"watcher", 0, None)
+        self._queues = queues
+        self.seen: dict[str, list[Seen]] = {name: [] for name in queues}
+
+    def on_attached(self) -> None:
+        for name in self._queues:
+            subscribe(self, name, acquire_mode=1, credit=UNLIMITED)
+
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+        self.begin_command()
+        command, _, values = decode_command(payload)
+        require(command.name == "message.transfer", f"{command.name}: {values}")
+        self.seen[values["destination"]].append(read_delivery(header or b"", body))
+
+
+def subscribe(session: ClientSession, name: str, *, acquire_mode: int, credit: int) -> None:
+    """Subscribe to a queue, under its name, with a window of so many messages."""
+    session.send("message.subscribe", queue=name, destination=name, accept_mode=acquire_mode, acquire_mode=acquire_mode)
+    session.send("message.flow", destination=name, unit=CreditUnit.BYTE, value=UNLIMITED)
+    session.send("message.flow", destination=name, unit=CreditUnit.MESSAGE, value=credit)
+
+
+class ModelSession(ClientSession):
+    """A session that tells the model.
+
+    Args:
+        model: what is expected.
+        publisher: who sends its messages.
+        queues: what it consumes.
+        credit: messages that it may have of each of them.
+        transactional: whether all it does is in transactions.
+
+    Attributes:
+        is_ready: it can be used; `has_ended`: it cannot any more.
+        held: number of a transfer -> the copy that it brought.
+        waiting: number of a command -> what its completion means.
+        accepts: those that the broker has to keep, once they have reached it: number -> copies.
+    """
+
+    def __init__(
+        self, model: Model, name: str, publisher: str, queues: list[QueueModel], *, credit: int, transactional: bool
+    ) -> None:
+        super().__init__(name.encode(), 0, None)
+        self.model, self.publisher, self.queues, self._credit = model, publisher, queues, credit
+        self.is_transactional = transactional
+        self.is_ready = self.has_ended = False
+        self.held: dict[int, Copy] = {}
+        self.waiting: dict[int, Done] = {}
+        self.accepts: dict[int, list[Copy]] = {}
+        self.failing: dict[int, Done] = {}
+        self.transaction = Transaction()
+        self._accepted: dict[int, Copy] = {}  # in the transaction
+
+    # ---- what the broker tells ----
+
+    def on_attached(self) -> None:
+        self.is_ready = True
+        if self.is_transactional:
+            self.send("tx.select")
+        for queue in self.queues:
+            subscribe(self, queue.name, acquire_mode=0, credit=self._credit)
+
+    def on_peer_completed(self, first: int, last: int) -> None:
+        for number in [each for each in self.waiting if first <= each <= last]:
+            self.failing.pop(number, None)
+            self.accepts.pop(number, None)
+            self.waiting.pop(number)()
+
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+        number = self.begin_command()
+        command, _, values = decode_command(payload)
+        if command.name == "message.transfer":
+            seen = read_delivery(header or b"", body)
+            queue = next(each for each in self.queues if each.name == values["destination"])
+            self.held[number] = self.model.delivered(self, queue, seen.number, seen.body, is_marked=seen.is_marked)
+        elif command.name == "execution.exception":
+            self._failed(values)
+
+    def _failed(self, values: dict[str, Any]) -> None:
+        code = values["error_code"]
+        require(code in EXPECTED, f"{code}: {values['description']}")
+        failing = self.failing.pop(values["command_id"], None)
+        if failing is not None and code == ErrorCode.RESOURCE_LIMIT_EXCEEDED:
+            self.waiting.pop(values["command_id"], None)
+            failing()
+
+    def on_detached(self, code: int) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """It is over: what was not completed may be done or not, and what it has goes back."""
+        if self.has_ended:
+            return
+        self.has_ended, self.is_ready = True, False
+        if not self.transaction.is_sent:
+            self.model.forget(self.transaction.messages)
+        for copy in (*self.held.values(), *self._accepted.values()):
+            if copy.holder is self:
+                copy.holder = None
+                self.model.back([copy], is_marked=True)
+        self.held.clear()
+        self._accepted.clear()
+
+    # ---- what it asks ----
+
+    def ask(self, name: str, done: Done, **values: Any) -> int:
+        """Send a command; `done` is called when it is completed."""
+        number = self.send(name, **values)
+        self.waiting[number] = done
+        return number
+
+    def publish(self, message: MessageModel) -> None:
+        """Send a message that the model has."""
+        fields: dict[str, Any] = {"delivery_mode": 2 if message.persistent else 1, "routing_key": message.key}
+        if message.ttl is not None:
+            fields["ttl"] = int(message.ttl * 1000)
+        name = "" if message.exchange is None else message.exchange.name
+        payload = encode_command("message.transfer", destination=name, accept_mode=1)
+        number = self.send_payload(payload, encode_struct(DELIVERY_PROPERTIES, fields), message.body)
+        if message.transaction is None:
+            self.waiting[number] = lambda: self.model.published(message)
+            self.failing[number] = lambda: self.model.forget([message])
+
+    def _take(self, numbers: list[int]) -> list[Copy]:
+        return [self.held.pop(number) for number in numbers]
+
+    def accept(self, numbers: list[int]) -> None:
+        """Accept messages; in a transaction, at commit."""
+        copies = [self.held[number] for number in numbers]
+        if self.is_transactional:
+            self._take(numbers)
+            self.transaction.dequeues += copies
+            self.send("message.accept", transfers=ranges_of(numbers))
+            self._accepted.update(zip(numbers, copies, strict=True))
+            return
+        self._take(numbers)
+        token = object()
+        for copy in copies:
+            copy.leaving.add(token)
+        command = self.ask("message.accept", lambda: self.model.gone(copies), transfers=ranges_of(numbers))
+        self.accepts[command] = copies
+
+    def release(self, numbers: list[int], *, is_marked: bool) -> None:
+        """Give messages back."""
+        copies = self._take(numbers)
+        for copy in copies:
+            copy.holder = None
+        done = lambda: self.model.back(copies, is_marked=is_marked)  # noqa: E731
+        self.ask("message.release", done, transfers=ranges_of(numbers), set_redelivered=is_marked)
+
+    def reject(self, numbers: list[int]) -> None:
+        """Have messages moved, or dropped where there is no alternate exchange; those that cannot be are accepted."""
+        moves: list[Move] = []
+        plain: list[Copy] = []
+        going: list[int] = []
+        for number in numbers:
+            copy = self.held[number]
+            move = None if copy.queue.alternate is None else self.model.move(copy)
+            if move is not None:
+                moves.append(move)
+            elif copy.queue.alternate is None:
+                plain.append(copy)
+            else:
+                continue
+            going.append(number)
+        if not going:
+            self.accept(numbers)
+            return
+        self._take(going)
+        token = object()
+        for copy in plain:
+            copy.leaving.add(token)
+
+        def done() -> None:
+            self.model.gone(plain)
+            for each in moves:
+                self.model.moved(each)
+
+        self.ask("message.reject", done, transfers=ranges_of(going))
+
+    def commit(self) -> None:
+        """Commit."""
+        transaction, self.transaction = self.transaction, Transaction()
+        self.model.commit(transaction)
+        self._accepted.clear()
+        number = self.ask("tx.commit", lambda: self.model.committed(transaction))
+        self.failing[number] = lambda: self.model.aborted(transaction)
+
+    def rollback(self) -> None:
+        """Roll back: what was accepted is held again."""
+        transaction, self.transaction = self.transaction, Transaction()
+        self.model.forget(transaction.messages)
+        self.held.update(self._accepted)
+        self._accepted.clear()
+        self.send("tx.rollback")
+
+    def complete(self) -> None:
+        """Tell the broker that what it sent has come: that moves the window."""
+        self.settle()
+        if self.is_ready:
+            self.send_completed()
+
+
+def ranges_of(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+    """Ranges of first and last, both included."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return tuple(ranges)

@@ -1,0 +1,367 @@
+"""A broker's life on a simulated disk, with clients that do what chance says, beside a model of what they may expect.
+
+A `BrokerLife` is one process's: it starts, a client looks at all queues, what it sees is held against the model, and
+then there is work under a seed. `broker_matrix` kills it.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from tests.faults.broker_clients import ModelSession, OneSession, Watcher
+from tests.faults.broker_findings import Found, after, check
+from tests.faults.broker_model import BindingModel, ExchangeModel, Model, QueueModel
+from tests.faults.broker_process import BrokerProcess, Wire
+from tests.faults.simulated_disk import SimulatedDisk
+
+DURABLE: Final = ("q0", "q1", "q2")
+NEWS, DIRECT, DEAD = "news", "direct", "dead"
+_PUBLISHERS, _CONSUMERS, _TRANSACTIONAL = 2, 3, 1
+_MOST_QUEUES: Final = 7
+_MOST_WAITING: Final = 60  # messages, with which publishers wait for consumers
+
+
+class Peer:
+    """A client: a connection, and the session that it has now."""
+
+    def __init__(self, name: str, *, publishes: bool, consumes: bool, transactional: bool) -> None:
+        self.name, self.publishes, self.consumes, self.is_transactional = name, publishes, consumes, transactional
+        self.connection: OneSession
+        self.session: ModelSession
+        self.wire: Wire
+
+
+class BrokerLife:
+    """One process, its clients, and what they expect.
+
+    Args:
+        disk: where its store is.
+        model: what was expected of the process before.
+        rng: decides everything.
+        order: name of a queue -> its messages when that process ended.
+        must_be_clean: that process was stopped, not killed.
+
+    Raises:
+        BrokenPromiseError: something is not as it may be.
+        Killed: while it started.
+    """
+
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        model: Model,
+        rng: random.Random,
+        order: dict[str, list[int]] | None = None,
+        *,
+        must_be_clean: bool = False,
+    ) -> None:
+        self.disk, self.rng = disk, rng
+        self.model = model
+        self.peers: list[Peer] = []
+        self._ended: list[ModelSession] = []
+        self.deeds = 0
+        self.process = BrokerProcess(
+            disk, rng, lambda: self.model.now, self._turned, must_be_clean=must_be_clean
+        )
+        try:
+            found = self._look()
+            check(model, found, order or {})
+            self.model = after(model, found)
+        except BaseException:
+            self.process.discard()
+            raise
+
+    def _turned(self) -> None:
+        self.model.turn += 1
+
+    def _look(self) -> Found:
+        """What a client sees that looks at all queues."""
+        broker = self.process.broker
+        names = sorted(broker.queues)
+        watcher = Watcher(names)
+        wire = self.process.connect(OneSession(watcher))
+        self.process.settle()
+        self.process.cut(wire)
+        alternates = {
+            name: "" if queue.alternate is None else queue.alternate.name for name, queue in broker.queues.items()
+        }
+        exchanges = {name for name in broker.exchanges if name and not name.startswith("amq.")}
+        bindings = {
+            (exchange.name, binding.queue.name, binding.key)
+            for exchange in broker.exchanges.values()
+            for binding in exchange.bindings
+        }
+        return Found(self.process.store.was_clean, watcher.seen, alternates, exchanges, bindings)
+
+    def order(self) -> dict[str, list[int]]:
+        """The messages on each queue, in order."""
+        return {
+            name: [int(entry.message.body.partition(b":")[0]) for entry in queue.entries()]
+            for name, queue in self.process.broker.queues.items()
+        }
+
+    # ---- the clients ----
+
+    def begin(self) -> None:
+        """Have what stories need: exchanges, queues, clients."""
+        manager = self._join("manager", publishes=False, consumes=False)
+        for number in range(_PUBLISHERS):
+            self._join(f"publisher-{number}", publishes=True, consumes=False)
+        for number in range(_TRANSACTIONAL):
+            self._join(f"transactional-{number}", publishes=True, consumes=True, transactional=True)
+        self.process.settle()
+        for name, kind in ((NEWS, "fanout"), (DIRECT, "direct"), (DEAD, "fanout")):
+            if name not in self.model.exchanges:
+                self._declare_exchange(manager, name, kind)
+        self.process.settle()
+        self._declare_queue(manager, "dead-letters", durable=True, alternate=None)
+        self._bind(manager, DEAD, "dead-letters", "")
+        for number, name in enumerate(DURABLE):
+            self._declare_queue(manager, name, durable=True, alternate=DEAD if number == 0 else None)
+        self._declare_queue(manager, f"transient-{self.model.unique()}", durable=False, alternate=None)
+        self.process.settle()
+        for name in DURABLE:
+            self._bind(manager, NEWS, name, "")
+            self._bind(manager, DIRECT, name, f"key-{name}")
+        self._bind(manager, NEWS, next(name for name in self.model.queues if name.startswith("transient")), "")
+        self.process.settle()
+        for number in range(_CONSUMERS):
+            self._join(f"consumer-{number}", publishes=False, consumes=True)
+        self.check()
+
+    def _join(self, name: str, *, publishes: bool, consumes: bool, transactional: bool = False) -> Peer:
+        peer = Peer(name, publishes=publishes, consumes=consumes, transactional=transactional)
+        self.peers.append(peer)
+        self._connect(peer)
+        return peer
+
+    def _session(self, peer: Peer) -> ModelSession:
+        sound = [queue for queue in self.model.queues.values() if queue.is_sound]
+        queues = self.rng.sample(sound, min(len(sound), self.rng.choice((1, 2, 3)))) if peer.consumes else []
+        name = f"{peer.name}-{self.model.unique()}"
+        credit = self.rng.choice((1, 2, 5, 20))
+        transactional = peer.is_transactional
+        return ModelSession(self.model, name, peer.name, queues, credit=credit, transactional=transactional)
+
+    def _connect(self, peer: Peer) -> None:
+        peer.session = self._session(peer)
+        peer.connection = OneSession(peer.session)
+        peer.wire = self.process.connect(peer.connection)
+
+    def check(self) -> None:
+        """Nobody had what somebody else got."""
+        self._ended += [peer.session for peer in self.peers if peer.session.has_ended]
+        self.model.check_suspicions(self._ended)
+
+    # ---- work ----
+
+    def work(self, steps: int) -> None:
+        """Some steps, by chance."""
+        deeds = [
+            (self.publish, 20),
+            (self.settle_some, 24),
+            (self.end_transaction, 6),
+            (self.change_wiring, 3),
+            (self.purge, 1),
+            (self.leave, 1),
+            (self.come_back, 6),
+            (self.pass_time, 2),
+            (self.carry, 40),
+            (self.process.turn, 30),
+            (self.process.collect, 24),
+            (self.process.settle, 1),
+        ]
+        for deed in self.rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds], k=steps):
+            deed()
+            self.process.check()
+            self.check()
+
+    def _ready(self, *, publishes: bool = False, consumes: bool = False) -> Peer | None:
+        """One of the clients that can do that; the manager, if that is nothing."""
+        kind = (publishes, consumes)
+        peers = [each for each in self.peers if each.session.is_ready and self._can(each, *kind)]
+        return self.rng.choice(peers) if peers else None
+
+    def _can(self, peer: Peer, publishes: bool, consumes: bool) -> bool:
+        if not publishes and not consumes:
+            return not peer.publishes and not peer.consumes and not peer.session.waiting
+        return (publishes and peer.publishes) or (consumes and peer.consumes)
+
+    def carry(self) -> None:
+        """Some of what a client has sent comes over."""
+        wire = self.rng.choice([peer.wire for peer in self.peers])
+        wire.carry(self.rng.choice((None, None, self.rng.randint(1, 400))))
+
+    def publish(self) -> None:
+        """Some messages."""
+        peer = self._ready(publishes=True)
+        if peer is None or sum(len(queue.copies) for queue in self.model.queues.values()) > _MOST_WAITING * 4:
+            return
+        for _ in range(self.rng.choice((1, 1, 2, 5))):
+            exchange, key = self._address()
+            if exchange is None and key not in self.model.queues:
+                continue
+            ttl = self.rng.choice((0.5, 3.0)) if self.rng.random() < 0.05 else None
+            transaction = peer.session.transaction if peer.is_transactional else None
+            persistent = self.rng.random() < 0.85
+            message = self.model.publish(
+                peer.name, exchange, key, persistent=persistent, ttl=ttl, transaction=transaction
+            )
+            peer.session.publish(message)
+
+    def _address(self) -> tuple[ExchangeModel | None, str]:
+        sound = [queue.name for queue in self.model.queues.values() if queue.is_sound and queue.name != "dead-letters"]
+        chance = self.rng.random()
+        if chance < 0.4 or not sound:
+            return self.model.exchanges[NEWS], ""
+        name = self.rng.choice(sound)
+        return (None, name) if chance < 0.7 else (self.model.exchanges[DIRECT], f"key-{name}")
+
+    def settle_some(self) -> None:
+        """A consumer accepts, releases or rejects some of what it has."""
+        peer = self._ready(consumes=True)
+        if peer is None:
+            return
+        session = peer.session
+        held = sorted(session.held)
+        if held:
+            first = self.rng.randrange(len(held)) if self.rng.random() < 0.4 else 0
+            numbers = held[first : first + self.rng.randint(1, len(held))]
+            if self.rng.random() < 0.2:
+                numbers = self.rng.sample(numbers, self.rng.randint(1, len(numbers)))
+            chance = self.rng.random()
+            if chance < 0.55 or (session.is_transactional and chance > 0.85):
+                session.accept(numbers)
+            elif chance < 0.85:
+                session.release(numbers, is_marked=self.rng.random() < 0.5)
+            else:
+                session.reject(numbers)
+        session.complete()
+
+    def end_transaction(self) -> None:
+        """A commit, or a rollback."""
+        for peer in self.peers:
+            if peer.is_transactional and peer.session.is_ready:
+                if self.rng.random() < 0.8:
+                    peer.session.commit()
+                else:
+                    peer.session.rollback()
+
+    def purge(self) -> None:
+        """All that waits in a queue goes."""
+        peer = self._ready()
+        queues = [queue for queue in self.model.queues.values() if queue.is_sound]
+        if peer is not None and queues and self.rng.random() < 0.5:
+            queue = self.rng.choice(queues)
+            purge = self.model.purge(queue)
+            peer.session.ask("queue.purge", lambda: self.model.purged(queue, purge), queue=queue.name)
+
+    def leave(self) -> None:
+        """A client's connection is lost."""
+        peer = self.rng.choice(self.peers)
+        if self.rng.random() < 0.5:
+            self.process.cut(peer.wire)
+            peer.session.end()
+            self._ended.append(peer.session)
+            self._connect(peer)
+
+    def come_back(self) -> None:
+        """A client whose session has ended, or consumes nothing that is there, takes another."""
+        for peer in self.peers:
+            if peer.session.has_ended:
+                self._ended.append(peer.session)
+                peer.session = peer.connection.session = self._session(peer)
+                peer.session.transport = peer.connection
+                peer.connection.attach(peer.session)
+
+    def pass_time(self) -> None:
+        """Some time goes by, and the broker looks for what has expired."""
+        self.model.now += self.rng.choice((0.1, 0.7, 2.5))
+        if self.rng.random() < 0.5:
+            self.process.broker.expire()
+
+    # ---- wiring ----
+
+    def change_wiring(self) -> None:
+        """The manager has a queue, an exchange or a binding made or deleted."""
+        manager = self._ready()
+        if manager is None:
+            return
+        extra = [each for each in self.model.queues.values() if each.name.startswith("extra") and each.is_sound]
+        chance = self.rng.random()
+        if chance < 0.5 and len(self.model.queues) < _MOST_QUEUES:
+            name = f"extra-{self.model.unique()}"
+            self._declare_queue(manager, name, durable=self.rng.random() < 0.8, alternate=self.rng.choice((None, DEAD)))
+        elif chance < 0.75 and extra:
+            queue = self.rng.choice(extra)
+            exchange = self.rng.choice((NEWS, DIRECT))
+            if (exchange, queue.name, f"key-{queue.name}") not in self.model.bindings:
+                self._bind(manager, exchange, queue.name, f"key-{queue.name}")
+        elif chance < 0.85:
+            self._unbind(manager)
+        elif extra:
+            self._delete_queue(manager, self.rng.choice(extra))
+
+    def _declare_exchange(self, manager: Peer, name: str, kind: str) -> None:
+        exchange = self.model.exchanges[name] = ExchangeModel(name, kind)
+
+        def done() -> None:
+            exchange.is_certain = True
+
+        manager.session.ask("exchange.declare", done, exchange=name, type=kind, durable=True)
+
+    def _declare_queue(self, manager: Peer, name: str, *, durable: bool, alternate: str | None) -> None:
+        if name in self.model.queues:
+            return
+        dead = None if alternate is None else self.model.exchanges[alternate]
+        queue = self.model.queues[name] = QueueModel(name, durable, dead)
+
+        def done() -> None:
+            queue.is_certain = True
+
+        manager.session.ask("queue.declare", done, queue=name, durable=durable, alternate_exchange=alternate)
+
+    def _bind(self, manager: Peer, exchange_name: str, queue_name: str, key: str) -> None:
+        if (exchange_name, queue_name, key) in self.model.bindings:
+            return
+        exchange, queue = self.model.exchanges[exchange_name], self.model.queues[queue_name]
+        binding = self.model.bindings[exchange_name, queue_name, key] = BindingModel(exchange, queue, key)
+        exchange.ever.add(queue)
+
+        def done() -> None:
+            binding.is_certain = True
+
+        manager.session.ask("exchange.bind", done, exchange=exchange_name, queue=queue_name, binding_key=key)
+
+    def _unbind(self, manager: Peer) -> None:
+        bindings = [each for each in self.model.bindings.values() if each.is_sound and "extra" in each.queue.name]
+        if bindings:
+            binding = self.rng.choice(bindings)
+            binding.is_leaving = True
+            exchange, queue, key = binding.exchange.name, binding.queue.name, binding.key
+            done = lambda: self.model.bindings.pop((exchange, queue, key), None)  # noqa: E731
+            manager.session.ask("exchange.unbind", done, exchange=exchange, queue=queue, binding_key=key)
+
+    def _delete_queue(self, manager: Peer, queue: QueueModel) -> None:
+        moves = self.model.delete(queue)
+        manager.session.ask("queue.delete", lambda: self.model.deleted(queue, moves), queue=queue.name)
+
+    # ---- the end ----
+
+    def stop(self) -> None:
+        """SIGTERM, after all that clients have sent has come over."""
+        for peer in self.peers:
+            peer.wire.carry()
+        reached = [peer for peer in self.peers if not peer.wire.is_busy]
+        self._order: dict[str, list[int]] = {}
+        assert self.process.stop(), "a stop that is not clean"
+        for peer in reached:
+            for copies in list(peer.session.accepts.values()):
+                self.model.gone(copies)
+        for peer in self.peers:
+            peer.session.end()
+
+    def discard(self) -> None:
+        """The process is gone."""
+        self.process.discard()

@@ -1,0 +1,438 @@
+"""What clients may expect of a broker: what it has promised them, before a crash and after.
+
+A promise is a completion that a client has got, or a message. Each message has a number, which is its body, and a
+`Copy` for each queue that it may be on:
+
+    a copy                                          after a crash, on a durable queue, if it is persistent
+    ----------------------------------------------  ------------------------------------------------------------------
+    of a transfer that is completed                 it is there
+    that was delivered to a consumer                it is there: its record was synced
+    whose removal was asked for (`leaving`)         it may be there or not
+    whose removal was completed (`is_gone`)         it is not there
+    that is being moved (`Move`)                    it is there, or in all the queues that it moves to
+    of a transaction (`Transaction`)                all of it has happened or nothing; all, if the commit is completed
+
+Nothing is there that was never sent, was rolled back, or was gone. What comes of one publisher is in order in each
+queue, live and after a crash. Whatever is asked of the wiring is there when it is completed, and may be before.
+
+`delivered` holds each delivery against the same, `broker_findings` what is found after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.faults.store_model import require
+
+DEFAULT: Final = ""
+ROUNDING: Final = 1.0  # seconds: an expiration is kept in whole ones
+
+
+@dataclass(eq=False, slots=True)
+class ExchangeModel:
+    """A durable exchange. `ever` has the queues that were ever bound to it, or were to be."""
+
+    name: str
+    kind: str
+    is_certain: bool = False
+    is_leaving: bool = False
+    ever: set[QueueModel] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class QueueModel:
+    """A queue. `purges` are those that are under way."""
+
+    name: str
+    durable: bool
+    alternate: ExchangeModel | None = None
+    is_certain: bool = False
+    is_leaving: bool = False
+    copies: dict[int, Copy] = field(default_factory=dict)
+    purges: set[Purge] = field(default_factory=set)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is there for sure."""
+        return self.is_certain and not self.is_leaving
+
+
+@dataclass(eq=False, slots=True)
+class BindingModel:
+    """A binding."""
+
+    exchange: ExchangeModel
+    queue: QueueModel
+    key: str
+    is_certain: bool = False
+    is_leaving: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is there for sure."""
+        ends = self.queue.is_sound and self.exchange.is_certain and not self.exchange.is_leaving
+        return ends and self.is_certain and not self.is_leaving
+
+
+@dataclass(eq=False, slots=True)
+class MessageModel:
+    """A message. `exchange` is None for the default one; `ways` are the bindings that it takes for sure."""
+
+    number: int
+    publisher: str
+    exchange: ExchangeModel | None
+    key: str
+    persistent: bool
+    sent_at: float
+    ttl: float | None
+    copies: list[Copy] = field(default_factory=list)
+    ways: list[BindingModel] = field(default_factory=list)
+    transaction: Transaction | None = None
+    completed_at: float | None = None
+
+    @property
+    def body(self) -> bytes:
+        """Its content, by which it is known."""
+        return b"%d:" % self.number + b"." * (self.number * 37 % 200)
+
+    def may_be_expired(self, now: float) -> bool:
+        """Whether it need not be there any more."""
+        return self.ttl is not None and now >= self.sent_at + self.ttl
+
+    def is_expired(self, now: float) -> bool:
+        """Whether nobody may get it any more."""
+        return self.ttl is not None and self.completed_at is not None and now > self.completed_at + self.ttl + ROUNDING
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """A message in one queue.
+
+    Attributes:
+        message, queue: which.
+        is_moved: it came from another queue, out of its order.
+        is_promised: it is there, unless it is `leaving`, or expired.
+        leaving: who has asked for its removal.
+        is_gone: it is not there; `gone_in` is the turn in which that was told.
+        holder: the client's session that has it.
+        was_delivered, needs_mark: whether it may be marked as redelivered, and whether it must be.
+        available_in: the turn in which it was sure to be there for whoever comes; None if it is not.
+    """
+
+    message: MessageModel
+    queue: QueueModel
+    is_moved: bool = False
+    is_promised: bool = False
+    leaving: set[object] = field(default_factory=set)
+    is_gone: bool = False
+    gone_in: int = -1
+    holder: object | None = None
+    was_delivered: bool = False
+    needs_mark: bool = False
+    available_in: int | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it outlives the broker."""
+        return self.message.persistent and self.queue.durable
+
+    def need_not_be(self, now: float, but_for: object = None) -> bool:
+        """Whether it may be gone, whatever becomes of `but_for`."""
+        if self.is_gone or self.queue.is_leaving or self.message.may_be_expired(now):
+            return True
+        return any(each is not but_for for each in self.leaving)
+
+
+@dataclass(eq=False, slots=True)
+class Purge:
+    """A purge that is under way. `certain`: the copies that it takes for sure."""
+
+    certain: set[Copy]
+
+
+@dataclass(eq=False, slots=True)
+class Move:
+    """A copy that goes to an alternate exchange."""
+
+    source: Copy
+    targets: list[Copy]
+
+
+@dataclass(eq=False, slots=True)
+class Transaction:
+    """A local transaction. `is_sent`: its commit is on its way."""
+
+    messages: list[MessageModel] = field(default_factory=list)
+    dequeues: list[Copy] = field(default_factory=list)
+    is_sent: bool = False
+
+
+class Model:
+    """What clients of one broker expect.
+
+    Attributes:
+        exchanges, queues, bindings: the wiring, by name, and by exchange, queue and key.
+        messages: number -> message that may still be somewhere.
+        moves, transactions: those that are under way.
+        turn: the number of the broker's turn.
+        now: seconds since 1970.
+        suspicions: copies that somebody got while somebody else had them, who they were, and in which turn.
+    """
+
+    def __init__(self) -> None:
+        self.exchanges: dict[str, ExchangeModel] = {}
+        self.queues: dict[str, QueueModel] = {}
+        self.bindings: dict[tuple[str, str, str], BindingModel] = {}
+        self.messages: dict[int, MessageModel] = {}
+        self.moves: list[Move] = []
+        self.transactions: list[Transaction] = []
+        self.turn = 0
+        self.now = 1_700_000_000.0
+        self.suspicions: list[tuple[Copy, object]] = []
+        self.numbers = 0
+
+    def unique(self) -> int:
+        """A number that was never given out."""
+        self.numbers += 1
+        return self.numbers
+
+    # ---- routing ----
+
+    def ways(self, exchange: ExchangeModel, key: str) -> list[BindingModel]:
+        """The bindings that a message takes for sure."""
+        found = [each for each in self.bindings.values() if each.exchange is exchange and each.is_sound]
+        return [each for each in found if exchange.kind == "fanout" or each.key == key]
+
+    def may_be_on(self, message: MessageModel, queue: QueueModel) -> bool:
+        """Whether a message may have come to a queue, by whatever way."""
+        if message.exchange is None:
+            first = {each for each in self.queues.values() if each.name == message.key}
+        else:
+            first = message.exchange.ever
+        moved = (each.alternate.ever for each in first if each.alternate is not None)
+        return queue in first.union(*moved)
+
+    def copy_of(self, message: MessageModel, queue: QueueModel) -> Copy:
+        """Its copy on a queue: a new one, of which nothing is promised, if none was expected."""
+        copy = queue.copies.get(message.number)
+        if copy is None:
+            require(self.may_be_on(message, queue), f"message {message.number} is on {queue.name}")
+            copy = self.expect(message, queue)
+            copy.is_moved = message.exchange is None or queue not in message.exchange.ever
+        return copy
+
+    def expect(self, message: MessageModel, queue: QueueModel) -> Copy:
+        """A copy that may be on a queue from now on."""
+        copy = Copy(message, queue, leaving=set(queue.purges))
+        queue.copies[message.number] = copy
+        message.copies.append(copy)
+        return copy
+
+    # ---- publishing ----
+
+    def publish(
+        self,
+        publisher: str,
+        exchange: ExchangeModel | None,
+        key: str,
+        *,
+        persistent: bool,
+        ttl: float | None,
+        transaction: Transaction | None,
+    ) -> MessageModel:
+        """A message is sent."""
+        number = self.unique()
+        message = MessageModel(number, publisher, exchange, key, persistent, self.now, ttl, transaction=transaction)
+        self.messages[number] = message
+        if exchange is None:
+            self.expect(message, self.queues[key])
+        else:
+            message.ways = self.ways(exchange, key)
+            for queue in dict.fromkeys(way.queue for way in message.ways):
+                self.expect(message, queue)
+        if transaction is not None:
+            transaction.messages.append(message)
+        return message
+
+    def published(self, message: MessageModel) -> None:
+        """Its transfer, or its commit, is completed."""
+        message.completed_at = self.now
+        sound = {way.queue for way in message.ways if way.is_sound}
+        for copy in message.copies:
+            if message.exchange is not None and copy.queue not in sound:
+                continue
+            if not copy.is_moved and copy.queue.is_sound:
+                copy.is_promised = True
+                if not copy.was_delivered and not copy.leaving and not copy.is_gone:
+                    copy.available_in = self.turn
+
+    # ---- deliveries ----
+
+    def delivered(self, session: object, queue: QueueModel, number: int, body: bytes, *, is_marked: bool) -> Copy:
+        """A message has come."""
+        message = self.messages.get(number)
+        if message is None:
+            require(False, f"message {number} comes back on {queue.name}")
+        assert message is not None
+        require(body == message.body, f"message {number} is not what it was")
+        copy = self.copy_of(message, queue)
+        what = f"message {number} on {queue.name}"
+        require(not copy.is_gone or copy.gone_in == self.turn, f"{what} comes back")
+        require(not message.is_expired(self.now), f"{what} has expired")
+        if copy.holder is not None:
+            self.suspicions.append((copy, copy.holder))
+        require(not copy.needs_mark or is_marked, f"{what} is not marked as redelivered")
+        require(copy.was_delivered or not is_marked, f"{what} is marked as redelivered, and never was delivered")
+        self._check_order(copy)
+        self._learn(copy)
+        copy.holder, copy.was_delivered, copy.available_in = session, True, None
+        return copy
+
+    def _check_order(self, copy: Copy) -> None:
+        """Nothing that the same publisher sent before, and that nobody has, is still there."""
+        if copy.is_moved:
+            return
+        number, publisher = copy.message.number, copy.message.publisher
+        for earlier in copy.queue.copies.values():
+            if earlier.message.number >= number or earlier.message.publisher != publisher or earlier.is_moved:
+                continue
+            since = earlier.available_in
+            if since is not None and since < self.turn and not earlier.need_not_be(self.now):
+                what = f"message {number} on {copy.queue.name} overtakes {earlier.message.number}"
+                require(False, f"{what}, which is there since turn {since}, in turn {self.turn}")
+
+    def _learn(self, copy: Copy) -> None:
+        """What a delivery says of what was not known."""
+        transaction = copy.message.transaction
+        if transaction is not None:
+            require(transaction.is_sent, f"message {copy.message.number} was not committed")
+            self.committed(transaction)
+        if copy.is_kept:
+            copy.is_promised = True
+        for each in [each for each in copy.leaving if isinstance(each, Transaction)]:
+            if each is not transaction:
+                self.aborted(each)
+        copy.leaving.intersection_update(copy.queue.purges)
+        for purge in copy.queue.purges:
+            purge.certain.discard(copy)
+        self.moves = [each for each in self.moves if each.source is not copy]
+
+    def check_suspicions(self, has_ended: Iterable[object]) -> None:
+        """Who had a message that somebody else got must have given it up."""
+        ended = set(has_ended)
+        for copy, holder in self.suspicions:
+            what = f"message {copy.message.number} on {copy.queue.name}"
+            require(holder in ended, f"{what} was delivered while somebody had it")
+        self.suspicions.clear()
+
+    # ---- messages go, or come back ----
+
+    def gone(self, copies: Iterable[Copy]) -> None:
+        """Their removal is completed."""
+        for copy in copies:
+            copy.is_gone, copy.gone_in, copy.holder, copy.available_in = True, self.turn, None, None
+
+    def back(self, copies: Iterable[Copy], *, is_marked: bool) -> None:
+        """Nobody has them any more."""
+        for copy in copies:
+            if copy.holder is None and not copy.is_gone and not copy.leaving:
+                copy.available_in = self.turn
+                copy.needs_mark = copy.needs_mark or is_marked
+
+    def move(self, copy: Copy) -> Move | None:
+        """A copy is to go to its queue's alternate exchange. None if it may be there already."""
+        alternate = copy.queue.alternate
+        assert alternate is not None
+        queues = [way.queue for way in self.ways(alternate, copy.message.key)]
+        there = [queue.copies.get(copy.message.number) for queue in alternate.ever]
+        if any(each is not None and not each.is_gone for each in there):
+            return None
+        targets = [self.expect(copy.message, queue) for queue in queues]
+        for target in targets:
+            target.is_moved = True
+        move = Move(copy, targets)
+        copy.leaving.add(move)
+        self.moves.append(move)
+        return move
+
+    def moved(self, move: Move) -> None:
+        """It has gone there, and nowhere else."""
+        if move in self.moves:
+            self.moves.remove(move)
+            self.gone([move.source])
+            for target in move.targets:
+                target.is_promised = True
+
+    # ---- transactions ----
+
+    def commit(self, transaction: Transaction) -> None:
+        """A commit is sent."""
+        transaction.is_sent = True
+        self.transactions.append(transaction)
+        for copy in transaction.dequeues:
+            copy.leaving.add(transaction)
+
+    def committed(self, transaction: Transaction) -> None:
+        """It is done."""
+        if transaction not in self.transactions:
+            return
+        self.transactions.remove(transaction)
+        self.gone(transaction.dequeues)
+        for message in transaction.messages:
+            message.transaction = None
+            self.published(message)
+
+    def aborted(self, transaction: Transaction) -> None:
+        """It never was."""
+        require(transaction in self.transactions, "a transaction that was committed is undone")
+        self.transactions.remove(transaction)
+        for copy in transaction.dequeues:
+            copy.leaving.discard(transaction)
+        self.forget(transaction.messages)
+
+    def forget(self, messages: Sequence[MessageModel]) -> None:
+        """Messages that nobody is to get."""
+        for message in messages:
+            del self.messages[message.number]
+            for copy in message.copies:
+                copy.queue.copies.pop(message.number, None)
+
+    # ---- whole queues ----
+
+    def purge(self, queue: QueueModel) -> Purge:
+        """A purge is sent."""
+        copies = list(queue.copies.values())
+        certain = {each for each in copies if each.is_promised and not each.leaving and each.holder is None}
+        purge = Purge({each for each in certain if each.available_in is not None})
+        queue.purges.add(purge)
+        for copy in copies:
+            copy.leaving.add(purge)
+        return purge
+
+    def purged(self, queue: QueueModel, purge: Purge) -> None:
+        """It is completed."""
+        queue.purges.discard(purge)
+        self.gone(purge.certain)
+
+    def delete(self, queue: QueueModel) -> list[Move]:
+        """The end of a queue is asked for. What it has for sure goes to its alternate exchange."""
+        moves = []
+        if queue.alternate is not None:
+            for copy in list(queue.copies.values()):
+                if copy.available_in is not None and copy.is_promised and not copy.need_not_be(self.now):
+                    move = self.move(copy)
+                    if move is not None:
+                        moves.append(move)
+        queue.is_leaving = True
+        return moves
+
+    def deleted(self, queue: QueueModel, moves: Sequence[Move]) -> None:
+        """It is gone."""
+        for move in moves:
+            self.moved(move)
+        self.gone(queue.copies.values())
+        del self.queues[queue.name]
+        for key in [key for key, binding in self.bindings.items() if binding.queue is queue]:
+            del self.bindings[key]

@@ -1,0 +1,1 @@
+"""What `qpid-send` and `qpid-receive` share."""

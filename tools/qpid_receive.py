@@ -1,0 +1,213 @@
+"""`qpid-receive`: receive messages from an address, as qpidd's own command does.
+
+Exit codes: 0 it came to its end (so many messages, no more of them in time, or "eos"), 1 something went wrong on the
+way, 2 the command line cannot be used.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from broker.client import Empty, Message, Receiver, Sender, Session
+from tools.entry import distribution_version, run
+from tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no
+from tools.messaging.receiving import SequenceError, SequenceTracker, content_bytes, header_lines
+from tools.messaging.report import TIMESTAMP, Pace, Reporter, ThroughputAndLatency
+from tools.messaging.sending import END_OF_STREAM
+
+_EPILOG = """
+\b
+Examples:
+qpid-receive -a orders                            what is there now
+qpid-receive -a orders -t 10 -m 5                 five, and none for ten seconds is the end
+qpid-receive -a 'orders; {mode: browse}' --print-headers yes
+qpid-receive -a 'amq.topic/usa.#' -f              whatever comes, until interrupted
+qpid-receive -a orders --print-content no --report-total
+qpid-receive -a orders -f --tx 10 --connection-options '{reconnect: true}' --ignore-duplicates
+
+\b
+Exit codes: 0 it came to its end, 1 something went wrong, 2 unusable command line.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveOptions:
+    """The command line. Names are those of the options."""
+
+    url: str
+    address: str
+    connection_options: dict[str, Any]
+    timeout: float
+    forever: bool
+    messages: int
+    ignore_duplicates: bool
+    verify_sequence: bool
+    check_redelivered: bool
+    capacity: int
+    ack_frequency: int
+    tx: int
+    rollback_frequency: int
+    print_content: bool
+    print_headers: bool
+    failover_updates: bool
+    rate: float
+    ready_address: str | None
+    report_total: bool
+    report_every: int
+    report_header: bool
+
+
+@click.command("qpid-receive", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@shared_options
+@click.option(
+    "-t", "--timeout", type=Timeout(), default=0.0, help="Seconds without a message that end it.  [default: 0]"
+)
+@click.option("-f", "--forever", is_flag=True, help="Wait for messages without end.")
+@count("-m", "--messages", default=0, text="Stop after N messages; 0 for no limit.")
+@click.option("--ignore-duplicates", is_flag=True, help='Pass over what came before, by the property "sn".')
+@click.option("--verify-sequence", is_flag=True, help='Fail where the property "sn" does not count up by one.')
+@click.option("--check-redelivered", is_flag=True, help="With --ignore-duplicates: fail where one is not marked.")
+@count("--capacity", default=1000, text="Messages that the broker may send ahead; 0 for none.")
+@count("--ack-frequency", default=100, text="Acknowledge every N messages; 0 for never.")
+@count("--tx", default=0, text="Commit a transaction every N messages; 0 for no transactions.")
+@yes_no("--print-content", default=True, text="Print contents.")
+@yes_no("--print-headers", default=False, text="Print headers and properties.")
+@click.option(
+    "--rate",
+    "--receive-rate",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="N",
+    help="Messages a second; 0 for no limit.",
+)
+@click.option("--ready-address", metavar="ADDRESS", help="Send a message there when ready to receive.")
+@click.version_option(distribution_version(), prog_name="qpid-receive")
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> None:
+    """Receive messages from an address.
+
+    A message with a reply-to address is sent back to there, too.
+    """
+    if not values["address"]:
+        raise click.UsageError("give an address with -a")
+    options = ReceiveOptions(**values)
+    context.exit(run_messaging("qpid-receive", lambda: _receive(options)))
+
+
+def _receive(options: ReceiveOptions) -> int:
+    reporter = Reporter(
+        ThroughputAndLatency(),
+        _show,
+        every=options.report_every,
+        is_total=options.report_total,
+        has_heading=options.report_header,
+    )
+    with connect(options.url, options.connection_options) as connection:
+        session = connection.session(transactional=bool(options.tx))
+        receiver = session.receiver(options.address, capacity=options.capacity)
+        if options.ready_address is not None:
+            connection.session().sender(options.ready_address).send(Message())
+        _Work(options, session, receiver, reporter).run()
+        reporter.finish()
+    return 0
+
+
+def _show(line: str) -> None:
+    sys.stdout.buffer.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+
+class _Work:
+    """All messages, one after the other, in their transactions."""
+
+    def __init__(self, options: ReceiveOptions, session: Session, receiver: Receiver, reporter: Reporter) -> None:
+        self._options, self._session, self._receiver, self._reporter = options, session, receiver, reporter
+        is_endless = options.forever or math.isinf(options.timeout)
+        self._timeout = None if is_endless else options.timeout
+        self._tracker = SequenceTracker()
+        self._senders: dict[str, Sender] = {}
+        self._count = self._fetched = self._transactions = 0
+
+    def run(self) -> None:
+        """Receive them all."""
+        options, session = self._options, self._session
+        pace = Pace(options.rate)
+        is_over = False
+        while not is_over:
+            pace.keep(self._fetched)
+            message = self._fetch()
+            if message is None:
+                break
+            self._fetched += 1
+            if self._reporter.is_wanted:
+                self._reporter.add(message.properties.get(TIMESTAMP))
+            is_over = self._take(message)
+            if options.tx:
+                if self._fetched % options.tx == 0:
+                    self._end_transaction()
+            elif options.ack_frequency and self._fetched % options.ack_frequency == 0:
+                session.acknowledge(sync=False)
+        if options.tx:
+            self._end_transaction()
+        elif options.ack_frequency:
+            session.acknowledge()
+
+    def _fetch(self) -> Message | None:
+        if not self._receiver.available():
+            sys.stdout.buffer.flush()
+        try:
+            return self._receiver.fetch(self._timeout)
+        except Empty:
+            return None
+
+    def _take(self, message: Message) -> bool:
+        """Look at a message. Whether it is the last."""
+        options = self._options
+        if options.verify_sequence:
+            self._tracker.check_next(message)
+        elif options.ignore_duplicates and self._tracker.is_duplicate(message):
+            if options.check_redelivered and not message.redelivered:
+                raise SequenceError("a message came twice and is not marked as redelivered")
+            return False
+        if message.body == END_OF_STREAM.encode():
+            return True
+        self._count += 1
+        if options.print_headers:
+            for line in header_lines(message):
+                _show(line)
+        if options.print_content:
+            sys.stdout.buffer.write(content_bytes(message) + b"\n")
+        if message.reply_to is not None:
+            self._reply(message)
+        return self._count == options.messages
+
+    def _reply(self, message: Message) -> None:
+        address = message.reply_to
+        assert address is not None
+        sender = self._senders.get(address)
+        if sender is None:
+            sender = self._senders[address] = self._session.sender(address)
+        message.reply_to = None
+        sender.send(message, sync=False)
+
+    def _end_transaction(self) -> None:
+        self._session.acknowledge(sync=False)
+        self._transactions += 1
+        frequency = self._options.rollback_frequency
+        if frequency and self._transactions % frequency == 0:
+            self._session.rollback()
+        else:
+            self._session.commit()
+
+
+def main() -> None:
+    """The console script."""
+    run("qpid-receive", command)
+
+
+if __name__ == "__main__":
+    main()

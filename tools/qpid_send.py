@@ -1,0 +1,216 @@
+"""`qpid-send`: send messages to an address, as qpidd's own command does.
+
+Exit codes: 0 all was sent and completed by the broker, 1 something went wrong on the way, 2 the command line cannot
+be used.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import click
+
+from broker.client import Message, Sender, Session
+from tools.entry import distribution_version, run
+from tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
+from tools.messaging.report import Pace, Reporter, Throughput
+from tools.messaging.sending import END_OF_STREAM, Contents, Headers, groups
+
+_EPILOG = """
+\b
+Examples:
+qpid-send -a 'orders; {create: always}' --content-string hello
+qpid-send -a orders -m 100000 --content-size 1024 --durable yes --report-total
+qpid-send -a amq.topic/usa.news -P color=red --ttl 5000 --content-string news
+qpid-send -a orders -m 1000 --tx 10 --rollback-frequency 5
+qpid-send -b user/password@host:5672 -a orders --content-stdin < lines
+qpid-send -a orders --connection-options '{reconnect: true, heartbeat: 10}' -m 0 --rate 100
+
+\b
+Exit codes: 0 everything was sent and completed by the broker, 1 something went wrong, 2 unusable command line.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """The command line. Names are those of the options."""
+
+    url: str
+    address: str
+    connection_options: dict[str, Any]
+    messages: int | None
+    id: str | None
+    reply_to: str | None
+    send_eos: int
+    durable: bool
+    ttl: int
+    priority: int
+    properties: tuple[tuple[str, Any], ...]
+    correlation_id: str | None
+    user_id: str | None
+    content_string: str | None
+    content_size: int
+    content_map: tuple[tuple[str, Any], ...]
+    content_stdin: bool
+    capacity: int
+    tx: int
+    rollback_frequency: int
+    failover_updates: bool
+    sequence: bool
+    timestamp: bool
+    group_key: str | None
+    group_prefix: str
+    group_size: int
+    group_randomize_size: bool
+    group_interleave: int
+    rate: float
+    report_total: bool
+    report_every: int
+    report_header: bool
+
+
+@click.command("qpid-send", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@shared_options
+@click.option(
+    "-m", "--messages", type=click.IntRange(0), metavar="N",
+    help="Stop after N messages; 0 for no limit.  [default: 1, with --content-stdin: no limit]",
+)  # fmt: skip
+@click.option("-i", "--id", metavar="UUID", help="The id of all messages.")
+@click.option("--reply-to", metavar="ADDRESS", help="Where answers should go.")
+@count("--send-eos", default=0, text='Send N messages "eos" at the end, to tell receivers that they may go.')
+@yes_no("--durable", default=False, text="Messages outlive a restart of the broker.")
+@count("--ttl", default=0, text="Milliseconds after which messages are dropped; 0 for never.")
+@click.option("--priority", type=click.IntRange(0, 255), default=0, help="Priority; a higher one comes first.")
+@click.option("-P", "--property", "properties", type=NameValue(), multiple=True, help="A property of all messages.")
+@click.option("--correlation-id", metavar="ID", help="What the messages answer.")
+@click.option("--user-id", metavar="USER", help="Who sends them.")
+@click.option("--content-string", metavar="TEXT", help="The content of all messages.")
+@count("--content-size", default=0, text="Messages of N bytes.")
+@click.option("-M", "--content-map", type=NameValue(), multiple=True, help="An entry of the content, which is a map.")
+@click.option("--content-stdin", is_flag=True, help="Contents are the lines of standard input.")
+@count("--capacity", default=1000, text="Messages that the broker has not completed, at most.")
+@count("--tx", default=0, text="Commit a transaction every N messages; 0 for no transactions.")
+@yes_no("--sequence", default=True, text='Give messages the property "sn": their number.')
+@yes_no("--timestamp", default=True, text='Give messages the property "ts": nanoseconds since 1970.')
+@click.option("--group-key", metavar="NAME", help="Give messages their group under this property.")
+@click.option(
+    "--group-prefix", default="GROUP-", show_default=True, metavar="TEXT", help="Groups are TEXT and a number."
+)
+@click.option("--group-size", type=click.IntRange(1), default=10, show_default=True, help="Messages of a group.")
+@yes_no("--group-randomize-size", default=False, text="Groups have random sizes up to --group-size.")
+@click.option(
+    "--group-interleave", type=click.IntRange(1), default=1, show_default=True, help="Groups that take turns."
+)
+@click.option(
+    "--rate", "--send-rate", type=click.FloatRange(0), default=0, metavar="N", help="Messages a second; 0 for no limit."
+)
+@click.version_option(distribution_version(), prog_name="qpid-send")
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> None:
+    """Send messages to an address."""
+    if not values["address"]:
+        raise click.UsageError("give an address with -a")
+    options = SendOptions(**values)
+    context.exit(run_messaging("qpid-send", lambda: _send(options)))
+
+
+def _send(options: SendOptions) -> int:
+    reporter = Reporter(
+        Throughput(),
+        click.echo,
+        every=options.report_every,
+        is_total=options.report_total,
+        has_heading=options.report_header,
+    )
+    with connect(options.url, options.connection_options) as connection:
+        session = connection.session(transactional=bool(options.tx))
+        sender = session.sender(options.address, capacity=options.capacity)
+        _Work(options, session, sender, reporter).run()
+        sender.sync()
+        reporter.finish()
+    return 0
+
+
+class _Work:
+    """All messages, one after the other, in their transactions."""
+
+    def __init__(self, options: SendOptions, session: Session, sender: Sender, reporter: Reporter) -> None:
+        self._options, self._session, self._sender, self._reporter = options, session, sender, reporter
+        names = None
+        if options.group_key is not None:
+            names = groups(
+                options.group_prefix,
+                options.group_size,
+                options.group_interleave,
+                randomize=options.group_randomize_size,
+                choose=random.Random(),  # noqa: S311 (sizes, not secrets)
+            )
+        self._headers = Headers(
+            dict(options.properties),
+            has_sequence=options.sequence,
+            has_timestamp=options.timestamp,
+            group_key=options.group_key,
+            group_names=names,
+        )
+        self._sent = 0
+        self._transactions = 0
+
+    def run(self) -> None:
+        """Send them all."""
+        options = self._options
+        contents = Contents(
+            sys.stdin if options.content_stdin else None,
+            options.content_size,
+            dict(options.content_map),
+            options.content_string,
+        )
+        limit = options.messages if options.messages is not None else 0 if options.content_stdin else 1
+        pace = Pace(options.rate)
+        for content in islice(contents, limit or None):
+            pace.keep(self._sent)
+            self._send(content)
+        for _ in range(options.send_eos):
+            self._send(END_OF_STREAM)
+        if options.tx and self._sent % options.tx:
+            self._end_transaction()
+
+    def _send(self, content: Any) -> None:
+        options = self._options
+        message = Message(
+            content,
+            reply_to=options.reply_to,
+            properties=self._headers.next(),
+            durable=options.durable,
+            ttl=options.ttl / 1000 or None,
+            priority=options.priority or None,
+            id=options.id,
+            correlation_id=options.correlation_id,
+            user_id=options.user_id,
+        )
+        self._sender.send(message, sync=False)
+        self._sent += 1
+        if self._reporter.is_wanted:
+            self._reporter.add()
+        if options.tx and self._sent % options.tx == 0:
+            self._end_transaction()
+
+    def _end_transaction(self) -> None:
+        self._transactions += 1
+        frequency = self._options.rollback_frequency
+        if frequency and self._transactions % frequency == 0:
+            self._session.rollback()
+        else:
+            self._session.commit()
+
+
+def main() -> None:
+    """The console script."""
+    run("qpid-send", command)
+
+
+if __name__ == "__main__":
+    main()
