@@ -16,7 +16,7 @@ from broker.exchanges.exchange import Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.logs import log_of
 from broker.message import Message
-from broker.queues.entry import Entry
+from broker.queues.entry import ACQUIRED, LEAVING, Entry
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.store_protocol import LIVE, RecoveredQueue, Store
@@ -148,14 +148,21 @@ class Broker:
     def move(self, queue: Queue, entry: Entry, exchange: Exchange, done: Callable[[Exception | None], None]) -> None:
         """Move an acquired message to where an exchange sends it: it leaves its queue when it is kept there.
 
+        If it is being moved already, or gone, nothing happens.
+
         Raises:
             As `publish`. Then it is still acquired.
         """
+        if entry.state != ACQUIRED:
+            done(None)
+            return
         is_held = self.publish(entry.message, exchange)
+        entry.state = LEAVING
         self.turn.schedule()
 
         def leave(error: Exception | None) -> None:
             is_written = False
+            entry.state = ACQUIRED
             if error is None and not queue.is_deleted:
                 try:
                     is_written = queue.dequeue(entry)

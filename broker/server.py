@@ -4,6 +4,7 @@ Everything happens in one event loop. A socket's bytes go to its connection, whi
 has to send is written at the end of the turn. Who is too fast is stopped by not reading his socket:
 
     a client that does not read what it is sent      nothing is read from it until it does
+    who sends more than is taken at once             is not read until others have had their turn
     publishers that are faster than the disk         are not read until their records are on the disk
     a session whose command takes time               its connection is not read until it is done
 """
@@ -35,12 +36,14 @@ from formats.amqp_0_10.codes import CloseCode
 
 _LOG: Final = log_of("Network")
 
+_FULL_READ: Final = 64 * 1024  # bytes of one read after which there is likely more
 _HIGH_WATER: Final = 1024 * 1024  # bytes that wait for one socket before nothing more is put there
 _TICK: Final = 0.5  # seconds between looks at heartbeats and timeouts
 _PURGE_INTERVAL: Final = 600.0  # seconds between looks for messages that have expired
 _IDLE_GAP: Final = 0.000_2  # seconds without work after which the loop counts as idle
 _GC_THRESHOLD: Final = 50_000  # new objects between collections: messages make many, and no cycles
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
+_LINGER_SECONDS: Final = 10.0  # for clients to read what they were sent before their connection was closed
 
 
 class Server:
@@ -185,6 +188,8 @@ class Server:
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
             connection.abort()
+        while self.connections:
+            await asyncio.sleep(0)  # they are lost in the loop's next turn, and may have work to do then
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self.broker.wiring.finish()
@@ -248,6 +253,8 @@ class SocketConnection(asyncio.Protocol):
         self._machine: ServerConnection | None = None
         self._reasons: set[object] = set()  # for not reading
         self._opened = time.monotonic()
+        self._closed = 0.0
+        self._unsent = 0
 
     # ---- asyncio ----
 
@@ -279,13 +286,31 @@ class SocketConnection(asyncio.Protocol):
         machine = self._machine
         if machine is None:
             return
-        server = self._server
-        server.work_begins()
+        self._server.work_begins()
         machine.receive(data)
+        self._look_after(machine, has_more=len(data) >= _FULL_READ)
+
+    def _look_after(self, machine: ServerConnection, *, has_more: bool) -> None:
+        """Read on only when what was read is worked off, others have had their turn, and the disk has caught up."""
         if machine.is_paused:
             self.stop_reading(machine)
-        elif server.broker.turn.flushes_under_way:
-            server.pressure.after(self)
+        elif machine.is_behind or has_more:
+            self.stop_reading(self._catch_up)
+            self._server.loop.call_soon(self._catch_up)
+        if self._server.broker.turn.flushes_under_way:
+            self._server.pressure.after(self)
+
+    def _catch_up(self) -> None:
+        """Others have had their turn: go on with what was read, or read on."""
+        machine = self._machine
+        if machine is None or machine.is_paused or machine.phase is Phase.CLOSED:
+            return  # whoever ends a pause comes here
+        if machine.is_behind:
+            self._server.work_begins()
+            machine.resume()
+            self._look_after(machine, has_more=False)
+        if not machine.is_behind and not machine.is_paused:
+            self.go_on_reading(self._catch_up)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The socket is closed."""
@@ -343,6 +368,7 @@ class SocketConnection(asyncio.Protocol):
     def _went_on(self) -> None:
         if self._machine is not None and not self._machine.is_paused:
             self.go_on_reading(self._machine)
+            self._catch_up()
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -361,11 +387,24 @@ class SocketConnection(asyncio.Protocol):
         machine = self._machine
         if machine is None:
             return
+        if self._reasons and self._is_alive():
+            machine.receive(b"")
         machine.tick(now)
+        if machine.phase is Phase.CLOSED:
+            self._closed = self._closed or now
+            if now - self._closed > _LINGER_SECONDS:
+                self.abort()
+            return
         limit = self._server.settings.negotiate_seconds
         if machine.phase in (Phase.HEADER, Phase.NEGOTIATING) and now - self._opened > limit:
             _LOG.info("A client has not opened its connection within %s seconds", limit)
             self.abort()
+
+    def _is_alive(self) -> bool:
+        """Whether a client that is not read is not to blame for its silence, or at least reads what it is sent."""
+        assert self._transport is not None
+        before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
+        return self._unsent < before or bool(self._reasons - {self})
 
     def shut_down(self) -> None:
         """The broker stops: tell the client."""

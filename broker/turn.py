@@ -144,9 +144,10 @@ class Turn:
                 self._dispatch()
                 if self.journals or self._later:
                     self._settle()
-            for worker in self.workers:
-                worker.tell_completed()
+            workers = list(self.workers)
             self.workers.clear()
+            for worker in workers:
+                worker.tell_completed()
             outputs = list(self.outputs)
             self.outputs.clear()
             for output in outputs:

@@ -189,10 +189,10 @@ class ReceiverCore:
         deadline = None if timeout is None else driver.now() + timeout
         while True:
             self.check()
-            await session.wait(lambda: bool(self.incoming) or session.is_ready, deadline)
-            if session.is_ready:
+            await session.wait(lambda: session.is_ready, deadline)
+            if session.is_ready and self.failure is None:
                 self.ask()
-            await session.wait(self._is_decided, deadline)
+                await session.wait(self._is_decided, deadline)
             message = self.try_fetch()
             if message is not None:
                 return message

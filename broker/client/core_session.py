@@ -100,8 +100,10 @@ class SessionCore:
             self.is_ready, self.failure = False, failure
 
     def on_lost(self) -> None:
-        """The connection is gone."""
+        """The connection is gone, and what came over it will come again."""
         self.is_ready = False
+        for receiver in self.receivers.values():
+            receiver.incoming.clear()
         if self.is_transactional:
             self._is_aborted = True
 
@@ -220,9 +222,9 @@ class SessionCore:
         self._accepted.clear()
         transfers, self.unsettled = list(self.unsettled.values()), {}
         if self.is_transactional:
+            for transfer in transfers:  # gone with the transaction: the commit says so
+                transfer.is_settled = True
             transfers.clear()
-        for receiver in self.receivers.values():
-            receiver.incoming.clear()
         try:
             await self.attach()
             for sender in self.senders:

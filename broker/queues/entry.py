@@ -17,6 +17,7 @@ ACQUIRED: Final = 1  # a consumer, or a transaction, has it
 GONE: Final = 2  # it is not on the queue any more
 END: Final = 3  # the entry at the end, which has no message
 UNCOMMITTED: Final = 4  # its transaction is being committed: it is not on the queue yet, but has its place
+LEAVING: Final = 5  # it is being moved, or its removal committed: whoever had it can do nothing with it any more
 
 
 class Entry:
@@ -26,7 +27,7 @@ class Entry:
         message: the message.
         position: its number on the queue, counted from 1.
         rid: its record id in the queue's journal; 0 where it is not kept there.
-        state: AVAILABLE, ACQUIRED, GONE, END or UNCOMMITTED.
+        state: AVAILABLE, ACQUIRED, GONE, END, UNCOMMITTED or LEAVING.
         is_redelivered: whether it was delivered before, and has to say so.
         next, previous: its neighbours.
     """

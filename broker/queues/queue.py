@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import InternalError, ResourceLimitExceededError
 from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
-from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, UNCOMMITTED, Entry, end_entry
+from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, LEAVING, UNCOMMITTED, Entry, end_entry
 from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class Queue:
             InternalError: its journal cannot be written. Then it stays acquired.
         """
         if entry.state != ACQUIRED:
-            return False  # it was moved when the queue was about to be deleted
+            return False  # it was moved, or is being moved, since the queue is about to be deleted
         rid = entry.rid
         if rid:
             assert self._append is not None
@@ -336,7 +336,8 @@ class Queue:
 
     def delivered_rids(self) -> list[int]:
         """Record ids of the messages that were delivered, to be marked if they come back after a restart."""
-        return [each.rid for each in self.entries() if each.rid and (each.is_redelivered or each.state == ACQUIRED)]
+        held = (ACQUIRED, LEAVING)
+        return [each.rid for each in self.entries() if each.rid and (each.is_redelivered or each.state in held)]
 
     def purge(self, most: int = 0) -> tuple[int, bool]:
         """Remove the messages that wait, at most `most` of them unless that is 0.

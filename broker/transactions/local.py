@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from broker.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.exchanges.exchange import Exchange
 from broker.message import Message
-from broker.queues.entry import Entry
+from broker.queues.entry import ACQUIRED, LEAVING, Entry
 from broker.queues.queue import Barrier, Queue
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class LocalTransaction:
         published = [
             (message, queue) for message, queues in self._published for queue in queues if not queue.is_deleted
         ]
-        accepted = [(queue, entry) for queue, entry in self._accepted if not queue.is_deleted]
+        accepted = [each for each in self._accepted if not each[0].is_deleted and each[1].state == ACQUIRED]
         self._check_room(published)
         added: list[tuple[Queue, Entry]] = []
         barriers: list[tuple[Queue, Barrier]] = []
@@ -87,6 +87,8 @@ class LocalTransaction:
         barriers += [(queue, queue.raise_barrier_at_end()) for queue in dict.fromkeys(queue for _, queue in published)]
         for message, queue in published:
             added.append((queue, queue.add_uncommitted(message, next(rids) if queue.keeps(message) else 0)))
+        for _, entry in accepted:
+            entry.state = LEAVING
         if not self._is_written(published, accepted):
             committed(None)
 
@@ -150,4 +152,5 @@ def _end_accepting(queue: Queue, entry: Entry, error: Exception | None) -> None:
         queue.acquired_count -= 1
         queue.remove(entry)
     elif not entry.rid:
+        entry.state = ACQUIRED
         queue.release(entry, is_redelivered=True)

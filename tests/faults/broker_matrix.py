@@ -43,9 +43,9 @@ class BrokerMatrix:
             self._life = None
             life = BrokerLife(disk, model, rng, order, must_be_clean=is_clean)
             self._life = life
-            life.begin()
             disk.watch = partial(self._visit, rng)
             try:
+                life.begin()
                 self._work(life, rng.randint(steps // 2, steps))
                 is_clean = rng.random() < 0.5
                 if is_clean:

@@ -20,7 +20,7 @@ queue, live and after a crash. Whatever is asked of the wiring is there when it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -178,7 +178,8 @@ class Model:
         moves, transactions: those that are under way.
         turn: the number of the broker's turn.
         now: seconds since 1970.
-        suspicions: copies that somebody got while somebody else had them, who they were, and in which turn.
+        suspicions: copies that came while somebody else had them, and who that was.
+        overtaken: copies that did not come before one that was sent later, that one, and since when they could.
     """
 
     def __init__(self) -> None:
@@ -191,6 +192,7 @@ class Model:
         self.turn = 0
         self.now = 1_700_000_000.0
         self.suspicions: list[tuple[Copy, object]] = []
+        self.overtaken: list[tuple[Copy, Copy, int]] = []
         self.numbers = 0
 
     def unique(self) -> int:
@@ -300,8 +302,7 @@ class Model:
                 continue
             since = earlier.available_in
             if since is not None and since < self.turn and not earlier.need_not_be(self.now):
-                what = f"message {number} on {copy.queue.name} overtakes {earlier.message.number}"
-                require(False, f"{what}, which is there since turn {since}, in turn {self.turn}")
+                self.overtaken.append((earlier, copy, since))
 
     def _learn(self, copy: Copy) -> None:
         """What a delivery says of what was not known."""
@@ -319,13 +320,21 @@ class Model:
             purge.certain.discard(copy)
         self.moves = [each for each in self.moves if each.source is not copy]
 
-    def check_suspicions(self, has_ended: Iterable[object]) -> None:
-        """Who had a message that somebody else got must have given it up."""
-        ended = set(has_ended)
+    def end_turn(self, has_ended: Callable[[object], bool]) -> None:
+        """All that the broker had to send in this turn was sent: what looked wrong before is, or is not.
+
+        Args:
+            has_ended: says whether a session has.
+        """
         for copy, holder in self.suspicions:
             what = f"message {copy.message.number} on {copy.queue.name}"
-            require(holder in ended, f"{what} was delivered while somebody had it")
+            require(has_ended(holder), f"{what} was delivered while somebody had it")
         self.suspicions.clear()
+        for earlier, copy, since in self.overtaken:
+            what = f"message {copy.message.number} on {copy.queue.name} overtakes {earlier.message.number}"
+            require(earlier.available_in != since, f"{what}, which is there since turn {since}, in turn {self.turn}")
+        self.overtaken.clear()
+        self.turn += 1
 
     # ---- messages go, or come back ----
 

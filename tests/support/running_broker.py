@@ -94,7 +94,7 @@ class RunningBroker:
         return self
 
     def stop(self, signal_number: int = signal.SIGTERM) -> int:
-        """Send the signal, wait until the process and all that it started have ended, and tell its exit status."""
+        """Send the signal (0: none), wait for the end of the process and all that it started; its exit status."""
         assert self._process is not None
         self.children = children_of(self.pid)
         with contextlib.suppress(ProcessLookupError):

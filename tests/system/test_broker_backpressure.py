@@ -189,6 +189,9 @@ def test_a_peer_that_vanishes_while_the_broker_writes(make_broker: BrokerMaker) 
             except PeerGoneError:
                 raise AssertionError(broker.log_text()) from None
             victim.close()
+        end = time.monotonic() + PATIENCE_SECONDS
+        while peer.message_count("wanted") < 500 and time.monotonic() < end:
+            time.sleep(0.02)
         peer.subscribe("wanted")
         deliveries = peer.take(500)
         assert [int(delivery.body[:8]) for delivery in deliveries] == list(range(500))

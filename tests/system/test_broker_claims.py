@@ -129,8 +129,10 @@ def test_claims(canary: Canary, claim: str) -> None:
             _CLAIMS[claim](peer)
             while peer.process(0.5):
                 pass
-        canary.sing(_MESSAGE_LIMIT)
-    canary.grant()
+        if claim == "a message without an end":
+            canary.sing(_MESSAGE_LIMIT)
+            canary.grant()
+        canary.sing()
 
 
 @pytest.mark.parametrize("count", [200, 20_000])

@@ -148,7 +148,7 @@ def _conversation() -> bytes:
             control(1, "session.command-point", command_id=0, command_offset=0),
             command("queue.declare", queue="mutated", arguments=TypedMap(), auto_delete=True),
             command("exchange.bind", queue="mutated", exchange="amq.topic", binding_key="a.#", arguments=TypedMap()),
-            transfer_frames("a.b", b"x" * 5_000, exchange="amq.topic", properties=headers, frame_limit=4096),
+            transfer_frames("a.b", b"x" * 200, exchange="amq.topic", properties=headers, frame_limit=4096),
             command("message.subscribe", queue="mutated", destination="d", accept_mode=0, acquire_mode=0),
             command("message.flow", destination="d", unit=0, value=10),
             command("message.flow", destination="d", unit=1, value=0xFFFFFFFF),

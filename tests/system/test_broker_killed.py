@@ -209,7 +209,7 @@ def test_accepts_that_wait_for_the_disk_when_it_is_stopped(make_broker: BrokerMa
             assert broker.is_running()
         finally:
             os.kill(helper, signal.SIGCONT)
-        assert broker.stop() == 0, broker.log_text()
+        assert broker.stop(0) == 0, broker.log_text()
     broker.start()
     with RawPeer(broker.port) as peer:
         for queue in QUEUES[:2]:

@@ -7,13 +7,14 @@ All others go through `_Partial`, one for each channel, which keeps what has com
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
 Limits: a frame is as large as was agreed at most; command and header segments hold 65,523 bytes, since that is what
-one frame of a stored message holds; all bodies that a connection has begun, together, hold what its limit says.
+one frame of a stored message holds; all commands that a connection has begun, together, hold what its limit says.
 
 Source: AMQP 0-10, transport (frames, segments, tracks).
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Final, Protocol
 
 from formats.amqp_0_10.frames import (
@@ -55,23 +56,30 @@ class Receiver(Protocol):
     def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command has come, with its header segment and its body; None if it has none."""
 
+    def begins(self, channel: int) -> bool:
+        """A command of which not all is here begins. Whether anybody wants it. Raises FramingError if it may not."""
+
     def too_large(self, channel: int) -> None:
-        """The bodies that have been begun hold more than they may, with the one of `channel`, which is dropped."""
+        """What has been begun holds more than it may, with the command of `channel`, which is dropped."""
 
 
 class _Partial:
     """A command of which not all has come."""
 
-    __slots__ = ("body", "body_bytes", "header", "is_dropped", "payload", "segment", "segment_is_open", "small_bytes")
+    __slots__ = ("body", "header", "is_dropped", "payload", "segment", "segment_is_open", "small_bytes")
 
-    def __init__(self) -> None:
-        self.payload: list[bytes] = []
-        self.header: list[bytes] | None = None
-        self.body: list[bytes] = []
+    def __init__(self, *, is_dropped: bool) -> None:
+        self.payload = bytearray()  # not a list of what came: that may come in pieces of a byte
+        self.header: bytearray | None = None
+        self.body: bytearray | None = None
         self.segment = COMMAND
         self.segment_is_open = True
-        self.small_bytes = self.body_bytes = 0
-        self.is_dropped = False
+        self.small_bytes = 0
+        self.is_dropped = is_dropped
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) + len(self.header or b"") + len(self.body or b"")
 
 
 class Assembler:
@@ -80,18 +88,24 @@ class Assembler:
     Args:
         receiver: takes it.
         max_frame: bytes of a frame at most; `Connection` sets it when it is agreed.
-        max_body: bytes that all bodies in the making have at most.
+        max_body: bytes that all commands in the making have at most, with their bodies.
 
     Attributes:
+        most_at_once: so many transfers, and frames besides, are taken at once; then others are to have their turn.
         is_paused: nothing is put together until `resume`; set by whoever cannot go on.
+        is_behind: there was more than may be taken at once: `resume` is to be called soon.
     """
 
-    __slots__ = ("_partial", "_receiver", "_rest", "is_paused", "max_body", "max_frame", "pending_bytes")
+    __slots__ = (
+        "_partial", "_receiver", "_rest", "is_behind", "is_paused", "max_body", "max_frame", "most_at_once",
+        "pending_bytes",
+    )  # fmt: skip
 
     def __init__(self, receiver: Receiver, max_frame: int, max_body: int) -> None:
         self._receiver = receiver
         self.max_frame, self.max_body = max_frame, max_body
-        self.is_paused = False
+        self.most_at_once = sys.maxsize
+        self.is_paused = self.is_behind = False
         self.pending_bytes = 0
         self._rest = b""
         self._partial: dict[int, _Partial] = {}
@@ -107,7 +121,10 @@ class Assembler:
         end = len(data)
         at = 0
         receiver = self._receiver
-        while end - at >= _HEAD and not self.is_paused:
+        self.is_behind = False
+        for _ in range(self.most_at_once):
+            if end - at < _HEAD or self.is_paused:
+                break
             flags, segment, size, _, track, channel, _ = _unpack(data, at)
             if size < _HEAD or size > self.max_frame:
                 raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} may come")
@@ -127,6 +144,8 @@ class Assembler:
                         continue
             self._take_frame(position, segment, track, channel, data[at + _HEAD : following])
             at = following
+        else:
+            self.is_behind = end - at >= _HEAD
         self._rest = data[at:] if at < end else b""
 
     def resume(self) -> None:
@@ -177,9 +196,8 @@ class Assembler:
         partial = self._partial.get(channel)
         if partial is not None:
             partial.is_dropped = True
-            self.pending_bytes -= partial.body_bytes
-            partial.body_bytes = 0
-            partial.body.clear()
+            self.pending_bytes -= partial.size
+            partial.payload, partial.header, partial.body = bytearray(), None, None
 
     # ---- frames one by one ----
 
@@ -195,7 +213,7 @@ class Assembler:
         if partial is None:
             if segment != COMMAND or not position & FIRST_SEGMENT or not position & FIRST_FRAME:
                 raise FramingError(f"a frame of segment type {segment} where a command should begin")
-            partial = self._partial[channel] = _Partial()
+            partial = self._partial[channel] = _Partial(is_dropped=not self._receiver.begins(channel))
         else:
             self._check_next(partial, position, segment)
         self._keep(partial, channel, segment, payload)
@@ -216,30 +234,31 @@ class Assembler:
             partial.segment = segment
 
     def _keep(self, partial: _Partial, channel: int, segment: int, payload: bytes) -> None:
-        if segment == BODY:
-            if partial.is_dropped:
-                return
-            self.pending_bytes += len(payload)
-            partial.body_bytes += len(payload)
-            partial.body.append(payload)
-            if self.pending_bytes > self.max_body:
-                self.drop(channel)
-                self._receiver.too_large(channel)
+        if segment != BODY:
+            partial.small_bytes += len(payload)
+            if partial.small_bytes > MOST_SEGMENT_BYTES:
+                raise FramingError(f"a command with more than {MOST_SEGMENT_BYTES} bytes before its body")
+        if partial.is_dropped:
             return
-        partial.small_bytes += len(payload)
-        if partial.small_bytes > MOST_SEGMENT_BYTES:
-            raise FramingError(f"a command with more than {MOST_SEGMENT_BYTES} bytes before its body")
-        if segment == HEADER:
+        if segment == COMMAND:
+            partial.payload += payload
+        elif segment == HEADER:
             if partial.header is None:
-                partial.header = []
-            partial.header.append(payload)
+                partial.header = bytearray()
+            partial.header += payload
         else:
-            partial.payload.append(payload)
+            if partial.body is None:
+                partial.body = bytearray()
+            partial.body += payload
+        self.pending_bytes += len(payload)
+        if self.pending_bytes > self.max_body:
+            self.drop(channel)
+            self._receiver.too_large(channel)
 
     def _finish(self, channel: int, partial: _Partial) -> None:
         del self._partial[channel]
-        self.pending_bytes -= partial.body_bytes
+        self.pending_bytes -= partial.size
         if not partial.is_dropped:
-            header = None if partial.header is None else b"".join(partial.header)
-            body = None if partial.segment != BODY else b"".join(partial.body)
-            self._receiver.command(channel, b"".join(partial.payload), header, body)
+            header = None if partial.header is None else bytes(partial.header)
+            body = None if partial.body is None else bytes(partial.body)
+            self._receiver.command(channel, bytes(partial.payload), header, body)

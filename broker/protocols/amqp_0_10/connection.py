@@ -98,6 +98,12 @@ class Connection(ABC, Generic[SessionT]):
     def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command has come."""
 
+    def begins(self, channel: int) -> bool:
+        """A command begins, of which more is to come. Whether it is for a session."""
+        if self.phase in (Phase.HEADER, Phase.NEGOTIATING):
+            raise FramingError("a command before the connection is open")
+        return channel in self.sessions
+
     @abstractmethod
     def too_large(self, channel: int) -> None:
         """A message on `channel` is larger than may be, and was dropped."""
@@ -118,7 +124,7 @@ class Connection(ABC, Generic[SessionT]):
         try:
             if self.phase is Phase.HEADER:
                 data = self._receive_header(data)
-                if self.phase is Phase.HEADER:
+                if self.phase is not Phase.NEGOTIATING:
                     return
             self._assembler.receive(data)
         except (FramingError, Amqp010Error) as error:
@@ -135,7 +141,12 @@ class Connection(ABC, Generic[SessionT]):
     @property
     def is_paused(self) -> bool:
         """Whether what comes is kept until `resume`."""
-        return self._assembler.is_paused
+        return self._assembler.is_paused and self.phase is not Phase.CLOSED
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more than is taken at once, so that `resume` is to be called soon."""
+        return self._assembler.is_behind
 
     def pause(self) -> None:
         """Keep what comes from now on."""
@@ -224,6 +235,7 @@ class Connection(ABC, Generic[SessionT]):
         """It is closed, or lost."""
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.CLOSED
+            self.pause()  # what comes after that is of no interest
             self.on_closed()
 
     # ---- time ----

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.protocols.amqp_0_10.sequence import unwrap_ranges
 from broker.queues.entry import Entry
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.subscription import Subscription
+
+
+MOST_RANGES: Final = 0xFFFF // 8  # in one sequence-set: its size is 16 bits wide
 
 
 class Delivery(NamedTuple):
@@ -135,6 +138,8 @@ class Deliveries:
         acquired: list[tuple[int, int]] = []
         for first, last in unwrap_ranges(ranges or (), near):
             for number in sorted(_numbers(first, last, self.looked_at)):
+                if len(acquired) == MOST_RANGES:  # what is not acquired now can be asked for again
+                    return acquired
                 delivery = self.looked_at[number]
                 queue = delivery.subscription.queue
                 if queue.is_deleted or not queue.acquire(delivery.entry):

@@ -74,15 +74,21 @@ def _reject(session: ServerSession, number: int, values: _Values) -> None:
         elif queue.dequeue(delivery.entry):
             is_written = True
     if moves:
-        _move(session, number, moves)
+        _move(session, number, moves, is_written=is_written)
     elif is_written:
         session.hold(number)
 
 
-def _move(session: ServerSession, number: int, moves: list[tuple[Queue, Entry]]) -> None:
-    """Move rejected messages; the command is completed when they are where they go, and nowhere else."""
+def _move(session: ServerSession, number: int, moves: list[tuple[Queue, Entry]], *, is_written: bool) -> None:
+    """Move rejected messages; the command is completed when they are where they go, and nowhere else.
+
+    Args:
+        session, number: as in all commands.
+        moves: what goes where.
+        is_written: whether others were rejected as well, and what was written for them is waited for too.
+    """
     session.postpone(number)
-    left = len(moves)
+    left = len(moves) + is_written
 
     def done(error: Exception | None) -> None:
         nonlocal left
@@ -92,6 +98,8 @@ def _move(session: ServerSession, number: int, moves: list[tuple[Queue, Entry]])
         elif not left:
             session.completed_later(number)
 
+    if is_written:
+        session.broker.turn.when_synced(done)
     for index, (queue, entry) in enumerate(moves):
         assert queue.alternate is not None
         try:

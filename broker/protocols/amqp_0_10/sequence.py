@@ -11,13 +11,17 @@ Source: AMQP 0-10, session.commands (sequence-set), RFC 1982.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, both included
 
 _BITS: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
+_ASK_AFTER: Final = 0x10000  # commands that are completed, before the peer is asked to say that it knows
+_first, _last = itemgetter(0), itemgetter(1)
 
 
 def unwrap(number: int, near: int) -> int:
@@ -33,6 +37,12 @@ def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[in
         if begin <= end:
             found.append((begin, end))
     return found
+
+
+def unwrap_completed(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
+    """The same for what a peer has completed, which may go back to its first command: more than half of all numbers."""
+    ends = [(first, last, unwrap(last, near)) for first, last in ranges]
+    return [(end - ((last - first) & _BITS), end) for first, last, end in ends]
 
 
 def wrap_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -64,17 +74,14 @@ class Completed:
         if first <= self.below and not self._beyond:
             self.below = max(self.below, last + 1)
             return
-        merged: list[tuple[int, int]] = []
-        for begin, end in self._beyond:
-            if end + 1 < first or last + 1 < begin:
-                merged.append((begin, end))
-            else:
-                first, last = min(first, begin), max(last, end)
-        merged.append((first, last))
-        merged.sort()
-        while merged and merged[0][0] <= self.below:
-            self.below = max(self.below, merged.pop(0)[1] + 1)
-        self._beyond = merged
+        beyond = self._beyond
+        begin = bisect_left(beyond, first - 1, key=_last)  # from here on they touch it, up to `end`
+        end = bisect_right(beyond, last + 1, lo=begin, key=_first)
+        if begin < end:
+            first, last = min(first, beyond[begin][0]), max(last, beyond[end - 1][1])
+        beyond[begin:end] = [(first, last)]
+        if beyond[0][0] <= self.below:
+            self.below = max(self.below, beyond.pop(0)[1] + 1)
 
     def peer_knows(self, ranges: Iterable[tuple[int, int]]) -> None:
         """The peer has said what it knows to be completed: that need not be told again."""
@@ -84,10 +91,11 @@ class Completed:
 
     def ranges(self) -> list[tuple[int, int]]:
         """What there is to tell the peer."""
-        told = [(self.known, self.below - 1)] if self.below > self.known else []
+        known = max(self.known, self.below - _HALF + 1)  # more in one range could not be told from less
+        told = [(known, self.below - 1)] if self.below > known else []
         return told + self._beyond
 
     @property
-    def has_gaps(self) -> bool:
-        """Whether a command is completed after one that is not."""
-        return bool(self._beyond)
+    def wants_reply(self) -> bool:
+        """Whether the peer should say what it knows, so that there is less to tell."""
+        return bool(self._beyond) or self.below - self.known > _ASK_AFTER

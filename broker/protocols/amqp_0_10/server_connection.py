@@ -31,7 +31,8 @@ from formats.amqp_0_10.frames import PROTOCOL_HEADER
 _SECURITY_LOG: Final = log_of("Security")
 _LOG: Final = log_of("Protocol")
 
-ROOM: Final = 256 * 1024  # bytes that one connection is sent before others have their turn
+ROOM: Final = 64 * 1024  # bytes that one connection is sent before others have their turn
+AT_ONCE: Final = 128  # transfers and other frames that are taken from one connection, likewise
 _MOST_SASL_STEPS: Final = 10
 
 
@@ -83,6 +84,7 @@ class ServerConnection(Connection[ServerSession]):
         now: Callable[[], float],
     ) -> None:
         super().__init__(settings.max_message_bytes)
+        self._assembler.most_at_once = AT_ONCE
         self._host, self._registry, self._turn, self._settings = host, sessions, turn, settings
         self._authentication, self._is_local, self._now = authentication, is_local, now
         self._mechanism: ServerMechanism | None = None
@@ -121,8 +123,14 @@ class ServerConnection(Connection[ServerSession]):
 
     def resume_sending(self) -> None:
         """The socket takes more again."""
-        self.can_send = True
-        self._wake_sessions()
+        if self.phase not in (Phase.CLOSING, Phase.CLOSED):
+            self.can_send = True
+            self._wake_sessions()
+
+    def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
+        """As `Connection.close`: no message goes out after it, which nobody would look at, to come back as redelivered."""
+        super().close(code, text)
+        self.pause_sending()
 
     def _wake_sessions(self) -> None:
         for session in self.sessions.values():
@@ -256,6 +264,9 @@ class ServerConnection(Connection[ServerSession]):
             self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
             return
         session = self._registry.find(self.user, name)
+        if session is not None and session.is_failed:  # while it was detached
+            self._registry.end(session)
+            session = None
         if session is not None and session.transport is not None:
             if not force:
                 self._send_detached(channel, name, DetachCode.SESSION_BUSY)
@@ -302,9 +313,9 @@ class ServerConnection(Connection[ServerSession]):
         """A command has come."""
         session = self.sessions.get(channel)
         if session is None:
-            if self.phase is Phase.OPEN:
-                return  # of a session that was detached from this end
-            raise FramingError("a command before the connection is open")
+            if self.phase is Phase.NEGOTIATING:
+                raise FramingError("a command before the connection is open")
+            return  # of a session that was detached from this end
         if session.state is State.ATTACHED:
             session.on_command(payload, header, body)
 

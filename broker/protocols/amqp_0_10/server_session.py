@@ -110,7 +110,8 @@ class ServerSession(Session):
     def attached(self) -> None:
         """As `Session.attached`; and what was waiting for a connection goes on."""
         super().attached()
-        self._told = (-1, 0)
+        self._told = (-1, 0)  # what is completed is told again
+        self._turn.workers[self] = None
         self.wake_all()
 
     def detached(self) -> None:
@@ -271,6 +272,7 @@ class ServerSession(Session):
     def drop_subscription(self, subscription: Subscription) -> None:
         """A subscription is over; what it has delivered stays unsettled."""
         del self.subscriptions[subscription.destination]
+        subscription.cancel()
         queue = subscription.queue
         if queue.is_deleted:
             return

@@ -24,14 +24,23 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from broker.protocols.amqp_0_10.assembly import FramingError
-from broker.protocols.amqp_0_10.sequence import Completed, unwrap, unwrap_ranges, wrap, wrap_ranges
+from broker.protocols.amqp_0_10.sequence import (
+    Completed,
+    Ranges,
+    unwrap,
+    unwrap_completed,
+    unwrap_ranges,
+    wrap,
+    wrap_ranges,
+)
 from formats.amqp_0_10.codes import DetachCode
 from formats.amqp_0_10.commands import encode_command, encode_control
 from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
 MOST_NAME_BYTES: Final = 65535
 MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption; a session that has more cannot be resumed
-MOST_RANGES: Final = 65536 // 8  # ranges in one sequence-set: what a frame holds
+_RANGE_BYTES: Final = 8  # of a range in a sequence-set
+_CONTROL_BYTES: Final = 18  # of a frame with a control that has nothing but a sequence-set, without its ranges
 
 
 class State(Enum):
@@ -92,6 +101,7 @@ class Session:
         self.timeout = 0
         self.is_resumable = False
         self._settled = 0  # all received below are completed or held
+        self._seen = 0  # all below had come before the peer began to send again
         self._held: list[list[int]] = []  # runs of commands that are held since then, in order
         self._postponed: list[int] = []
         self._syncs: deque[int] = deque()
@@ -180,7 +190,7 @@ class Session:
             raise FramingError("a command before command-point")
         number = self.received
         self.received = number + 1
-        return -1 if number < self._settled else number
+        return -1 if number < self._seen else number
 
     def hold(self, number: int) -> None:
         """The command is not completed before `release`; to be said before any later command is begun."""
@@ -196,7 +206,8 @@ class Session:
 
     def settle(self) -> list[list[int]]:
         """All commands that have come, but for those that are held, are completed. Returns the runs that are held."""
-        if self.received <= self._settled:
+        received = max(self.received, self._seen)
+        if received <= self._settled:
             return []
         held, self._held = self._held, []
         at = self._settled
@@ -207,10 +218,10 @@ class Session:
         for first, last in waiting:
             if at < first:
                 self.completed.add(at, first - 1)
-            at = last + 1
-        if at < self.received:
-            self.completed.add(at, self.received - 1)
-        self._settled = self.received
+            at = max(at, last + 1)
+        if at < received:
+            self.completed.add(at, received - 1)
+        self._settled = received
         if self._syncs:
             self._end_syncs()
         return held
@@ -249,9 +260,15 @@ class Session:
 
     def send_completed(self) -> None:
         """Tell the peer what is completed."""
-        ranges = self.completed.ranges()[:MOST_RANGES]
+        ranges = self._completed_ranges()
         if ranges:
-            self.send_control("session.completed", commands=wrap_ranges(ranges), timely_reply=self.completed.has_gaps)
+            self.send_control("session.completed", commands=ranges, timely_reply=self.completed.wants_reply)
+
+    def _completed_ranges(self) -> Ranges:
+        """What is completed, as far as one frame holds it."""
+        assert self.transport is not None
+        most = (self.transport.max_frame - _CONTROL_BYTES) // _RANGE_BYTES
+        return wrap_ranges(self.completed.ranges()[:most])
 
     # ---- controls ----
 
@@ -266,12 +283,14 @@ class Session:
     def _on_command_point(self, values: dict[str, Any]) -> None:
         if values["command_offset"]:
             raise FramingError("command-point within a command: what was begun on another connection is not kept")
-        number = unwrap(values["command_id"], self.received)
+        given = values["command_id"] or 0
+        number = unwrap(given, self.received) if self._has_point else given
         if number > self.received and self._has_point:
             raise FramingError(f"command-point {number} leaves out commands from {self.received} on")
         if not self._has_point:
             self.completed = Completed(number)
-            self._settled = number
+            self._settled = self._seen = number
+        self._seen = max(self._seen, self.received)
         self._has_point = True
         self.received = number
 
@@ -284,9 +303,10 @@ class Session:
             self.send_control("session.known-completed", commands=values["commands"] or ())
 
     def _ranges_sent(self, ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-        found = unwrap_ranges(ranges, self.sent)
-        if found and found[-1][1] >= self.sent:
-            raise FramingError(f"command {found[-1][1]} is said to be completed, and was never sent")
+        found = unwrap_completed(ranges, self.sent)
+        last = max((last for _, last in found), default=-1)
+        if last >= self.sent:
+            raise FramingError(f"command {last} is said to be completed, and was never sent")
         return found
 
     def _on_confirmed(self, values: dict[str, Any]) -> None:
@@ -305,10 +325,10 @@ class Session:
         if values["expected"]:
             self.send_control("session.expected", commands=wrap_ranges([(self.received, self.received)]))
         if values["confirmed"]:
-            self.send_control("session.confirmed", commands=wrap_ranges(self.completed.ranges()[:MOST_RANGES]))
+            self.send_control("session.confirmed", commands=self._completed_ranges())
         if values["completed"]:
-            ranges = wrap_ranges(self.completed.ranges()[:MOST_RANGES])
-            self.send_control("session.completed", commands=ranges, timely_reply=self.completed.has_gaps)
+            ranges = self._completed_ranges()
+            self.send_control("session.completed", commands=ranges, timely_reply=self.completed.wants_reply)
 
     def _on_gap(self, values: dict[str, Any]) -> None:
         """The peer will not send these: they count as received, and completed."""
@@ -324,7 +344,7 @@ class Session:
         self.send_control("session.timeout", timeout=self.timeout)
 
     def _on_timeout(self, values: dict[str, Any]) -> None:
-        self.timeout = values["timeout"] or 0
+        self.timeout = self.grant_timeout(values["timeout"] or 0)
         self.is_resumable = self.timeout > 0
 
     # ---- attaching, detaching ----

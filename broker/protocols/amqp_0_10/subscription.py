@@ -126,6 +126,11 @@ class Subscription:
         self.message_credit = self.byte_credit = 0
         self.epoch += 1
 
+    def cancel(self) -> None:
+        """Deliver nothing any more: no credit comes back for what is not completed yet."""
+        self.is_windowed = False
+        self.stop()
+
     def wake(self) -> None:
         """Ask the queue for messages, if any can be taken."""
         if self.message_credit and self.byte_credit and not self.is_waiting and self.session.can_send:

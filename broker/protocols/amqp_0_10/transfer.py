@@ -52,8 +52,11 @@ _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-propert
 _USER_ID: Final = 0x40  # in that of message-properties
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _REMEMBERED: Final = 2048
+_MOST_REMEMBERED_BYTES: Final = 512  # of one: what is larger is rare, and not worth its room
+_MOST_TTL: Final = (1 << 64) - 1
 _two_u32: Final = struct.Struct(">II").unpack_from
 _NO_HEADERS: Final[Mapping[str, object]] = {}
+_NOTHING: Final[Mapping[bytes, Any]] = {}
 
 
 class DeliveryProperties(NamedTuple):
@@ -127,7 +130,7 @@ class TransferMessage(Message):
         """Its header as a consumer gets it: with what is left of its ttl, and marked if it was delivered before."""
         header = self.header
         if self.expires_at:
-            header = _with_ttl(header, max(1, ceil((self.expires_at - now) * 1000)))
+            header = _with_ttl(header, min(max(1, ceil((self.expires_at - now) * 1000)), _MOST_TTL))
         if is_redelivered:
             flags = header[_FLAGS_AT] | _REDELIVERED
             header = b"%b%c%b" % (header[:_FLAGS_AT], flags, header[_FLAGS_AT + 1 :])
@@ -140,10 +143,11 @@ class TransferReader:
     Remembers the delivery-properties that came lately, for each exchange.
     """
 
-    __slots__ = ("_remembered",)
+    __slots__ = ("_remembered", "_room")
 
     def __init__(self) -> None:
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
+        self._room = _REMEMBERED
 
     def read(
         self, header: bytes, body: bytes | None, exchange: str, clock: Callable[[], float]
@@ -159,24 +163,27 @@ class TransferReader:
         Raises:
             Amqp010Error: the header is not what it should be.
         """
-        remembered = self._remembered.get(exchange)
-        if remembered is None:
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            remembered = self._remembered[exchange] = {}
+        remembered = self._remembered.get(exchange, _NOTHING)
         given, others = split_header(header)
         properties = remembered.get(given)
         if properties is None:
             properties = read_delivery_properties(given, exchange)
-            if len(remembered) >= _REMEMBERED:
-                remembered.clear()
-            remembered[given] = properties
+            self._remember(exchange, given, properties)
         if properties.ttl is None:
             expires_at = float(properties.expiration)
             return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at), properties
         expires_at = clock() + properties.ttl / 1000
         encoded = _with_expiration(properties.encoded, ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at), properties
+
+    def _remember(self, exchange: str, given: bytes, properties: DeliveryProperties) -> None:
+        if len(given) > _MOST_REMEMBERED_BYTES:
+            return
+        if not self._room:
+            self._remembered.clear()
+            self._room = _REMEMBERED
+        self._room -= 1
+        self._remembered.setdefault(exchange, {})[given] = properties
 
 
 # ---- header segments ----

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.amqp_0_10.sequence import Completed, unwrap, unwrap_ranges, wrap, wrap_ranges
+from broker.protocols.amqp_0_10.sequence import (
+    Completed,
+    unwrap,
+    unwrap_completed,
+    unwrap_ranges,
+    wrap,
+    wrap_ranges,
+)
 
 BITS = 1 << 32
 NUMBERS = st.integers(min_value=0, max_value=40)
@@ -35,6 +42,12 @@ def test_a_range_that_ends_before_it_begins_is_left_out() -> None:
     assert unwrap_ranges(((5, 3), (7, 7)), 4) == [(7, 7)]
 
 
+def test_what_is_completed_may_go_back_over_more_than_half_of_all_numbers() -> None:
+    near = 3_000_000_000
+    assert unwrap_completed(((0, near - 1),), near) == [(0, near - 1)]
+    assert unwrap_completed(((near - 2, near - 1),), near) == [(near - 2, near - 1)]
+
+
 def members(completed: Completed) -> set[int]:
     """All that is completed, `known` or not."""
     found = set(range(completed.below))
@@ -51,7 +64,7 @@ def test_it_is_a_set(ranges: list[tuple[int, int]]) -> None:
         model.update(range(first, last + 1))
         assert members(completed) == model
         assert completed.below == min(set(range(42)) - model)
-        assert completed.has_gaps == (max(model) >= completed.below)
+        assert completed.wants_reply == (max(model) >= completed.below)
 
 
 @given(st.lists(RANGES, max_size=30))

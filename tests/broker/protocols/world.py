@@ -41,7 +41,8 @@ from formats.amqp_0_10.frames import (
     encode_control_frame,
 )
 from formats.amqp_0_10.maps import EMPTY_MAP
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct, encode_struct
+from formats.amqp_0_10.packing import decode_struct
+from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 
 UNLIMITED: Final = 0xFFFFFFFF
 MESSAGES: Final = 0

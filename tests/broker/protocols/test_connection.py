@@ -1,0 +1,549 @@
+"""The broker's end of a connection: from the protocol header to close, and which sessions it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
+from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, Phase
+from broker.security.authentication import Authentication
+from broker.security.mechanisms import AnonymousClient, Failure, Success
+from broker.security.users import Users
+from broker.settings import BrokerSettings
+from formats.amqp_0_10.codes import CloseCode, DetachCode
+from formats.amqp_0_10.commands import encode_control
+from formats.amqp_0_10.frames import (
+    COMMAND,
+    FIRST_FRAME,
+    FIRST_SEGMENT,
+    PROTOCOL_HEADER,
+    TRACK_COMMAND,
+    WHOLE,
+    encode_control_frame,
+    encode_frame,
+)
+from tests.broker.protocols.world import Client, World
+
+FRAMING = CloseCode.FRAMING_ERROR
+FORCED = CloseCode.CONNECTION_FORCED
+
+# ---- the protocol header ----
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"AMQP\x00\x00\x09\x01",
+        b"AMQP\x03\x01\x00\x00",
+        b"AMQP\x01\x01\x00\x09",
+        b"GET / HT",
+        b"GET ",
+        b"\x16\x03\x01\x02",
+    ],
+)
+def test_another_protocol_is_answered_with_ours(sent: bytes) -> None:
+    client = World().connect()
+    client.send(sent)
+    assert bytes(client.host.output) == PROTOCOL_HEADER
+    assert client.host.is_closed
+    assert client.machine.phase is Phase.CLOSED
+
+
+def test_what_follows_another_protocols_header_is_of_no_interest() -> None:
+    client = World().connect()
+    client.send(b"AMQP\x00\x00\x09\x01" + bytes(range(256)) * 10)
+    client.send(PROTOCOL_HEADER)
+    client.sync()
+    assert client.header == PROTOCOL_HEADER
+    assert client.all == []
+
+
+def test_a_header_that_comes_in_pieces() -> None:
+    client = World().connect()
+    for byte in PROTOCOL_HEADER:
+        assert client.header == b""
+        client.send(bytes((byte,)))
+        client.sync()
+    assert client.header == PROTOCOL_HEADER
+    assert client.names() == ["connection.start"]
+
+
+def test_the_start_says_what_is_offered() -> None:
+    client = World().connect()
+    client.send(PROTOCOL_HEADER)
+    client.sync()
+    (start,) = client.of("connection.start")
+    assert tuple(start["mechanisms"]) == ("ANONYMOUS", "PLAIN")
+    assert tuple(start["locales"]) == ("en_US",)
+
+
+# ---- who it is ----
+
+
+class Passwords(Users):
+    """Knows one user."""
+
+    def __init__(self) -> None:
+        """There is no file."""
+
+    def verify(self, name: str, password: str) -> bool:
+        return (name, password) == ("anna", "secret")
+
+
+def guarded(*, users: bool = True) -> World:
+    return World(
+        BrokerSettings(auth=True), Authentication(is_on=True, realm="QPID", users=Passwords() if users else None)
+    )
+
+
+def started(client: Client, mechanism: str, response: bytes | None = None) -> Client:
+    client.send(PROTOCOL_HEADER)
+    client.control("connection.start-ok", client_properties={}, mechanism=mechanism, response=response, locale="en_US")
+    client.sync()
+    return client
+
+
+def test_anonymous() -> None:
+    client = started(World().connect(), "ANONYMOUS")
+    assert client.names() == ["connection.start", "connection.tune"]
+    assert client.machine.user == "anonymous@QPID"
+
+
+def test_plain_without_a_user_file() -> None:
+    client = started(World().connect(), "PLAIN", b"\0berta\0anything")
+    assert client.machine.user == "berta@QPID"
+
+
+@pytest.mark.parametrize("response", [b"\0anna\0secret", None])
+def test_a_password_is_checked_and_what_comes_meanwhile_waits(response: bytes | None) -> None:
+    client = started(guarded().connect(), "PLAIN", response)
+    if response is None:
+        assert client.names()[-1] == "connection.secure"
+        client.control("connection.secure-ok", response=b"\0anna\0secret")
+    client.control("connection.tune-ok", channel_max=1, max_frame_size=4096, heartbeat=0)
+    client.control("connection.open")
+    client.sync()
+    assert client.machine.is_paused
+    assert "connection.tune" not in client.names()
+    ((check, done),) = client.host.checks
+    outcome = check.run()
+    assert outcome == Success("anna@QPID")
+    done(outcome)
+    client.sync()
+    assert client.names()[-2:] == ["connection.tune", "connection.open-ok"]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [("PLAIN", b"\0anna\0wrong"), ("PLAIN", b"nonsense"), ("ANONYMOUS", b""), ("GSSAPI", b""), ("", None)],
+)
+def test_who_is_not_let_in(mechanism: str, response: bytes | None) -> None:
+    client = started(guarded().connect(), mechanism, response)
+    for check, done in client.host.checks:
+        done(check.run())
+    assert client.close_code() == FORCED
+    assert client.of("connection.close")[0]["reply_text"] == "Authentication failed"
+    assert client.host.is_closed
+
+
+def test_a_connection_that_is_lost_while_its_password_is_checked() -> None:
+    client = started(guarded().connect(), "PLAIN", b"\0anna\0secret")
+    client.machine.closed()
+    ((_, done),) = client.host.checks
+    done(Failure("late"))
+    client.sync()
+    assert client.close_code() is None
+
+
+def test_without_a_user_file_only_this_host_is_let_in() -> None:
+    world = guarded(users=False)
+    assert started(world.connect(), "ANONYMOUS").names()[-1] == "connection.tune"
+    stranger = world.connect(is_local=False)
+    stranger.send(PROTOCOL_HEADER)
+    assert stranger.close_code() == FORCED
+    assert stranger.host.is_closed
+
+
+# ---- limits, and the order of all this ----
+
+
+def tuned(client: Client, **values: Any) -> Client:
+    started(client, "ANONYMOUS")
+    client.control("connection.tune-ok", **values)
+    client.control("connection.open")
+    client.sync()
+    return client
+
+
+def test_tune_offers_the_limits_of_the_broker() -> None:
+    world = World(BrokerSettings(auth=False, max_frame=8192, max_channels=10, heartbeat_max_seconds=30))
+    client = started(world.connect(), "ANONYMOUS")
+    assert client.of("connection.tune") == [
+        {"channel_max": 9, "max_frame_size": 8192, "heartbeat_min": 0, "heartbeat_max": 30}
+    ]
+
+
+def test_what_the_client_wants_is_lowered_to_what_was_offered() -> None:
+    client = tuned(World().connect(), channel_max=60_000, max_frame_size=4096, heartbeat=9999)
+    assert client.names()[-1] == "connection.open-ok"
+    assert client.machine.max_frame == 4096
+    assert client.machine.heartbeat == 120
+
+
+def test_what_the_client_does_not_say_is_as_offered() -> None:
+    client = tuned(World().connect())
+    assert client.machine.max_frame == 65535
+    assert client.machine.heartbeat == 0
+
+
+@pytest.mark.parametrize("wanted", [0, MIN_MAX_FRAME - 1, 8193])
+def test_a_frame_size_that_was_not_offered(wanted: int) -> None:
+    world = World(BrokerSettings(auth=False, max_frame=8192))
+    assert tuned(world.connect(), max_frame_size=wanted).close_code() == FRAMING
+
+
+START_OK = "connection.start-ok", {"mechanism": "ANONYMOUS"}
+TUNE_OK = "connection.tune-ok", {"max_frame_size": 4096}
+OPEN = "connection.open", {}
+
+
+@pytest.mark.parametrize(
+    "controls",
+    [
+        (TUNE_OK,),
+        (OPEN,),
+        (("connection.secure-ok", {"response": b""}),),
+        (START_OK, START_OK),
+        (START_OK, OPEN),
+        (START_OK, TUNE_OK, TUNE_OK),
+        (START_OK, TUNE_OK, OPEN, OPEN),
+        (START_OK, TUNE_OK, OPEN, TUNE_OK),
+        (START_OK, TUNE_OK, OPEN, ("connection.redirect", {"host": "elsewhere"})),
+        (START_OK, TUNE_OK, OPEN, ("connection.start", {})),
+        (("session.attach", {"name": b"early"}),),
+        (START_OK, TUNE_OK, ("session.attach", {"name": b"early"})),
+        (START_OK, TUNE_OK, OPEN, ("session.attached", {"name": b"x"})),
+    ],
+    ids=lambda controls: " ".join(name.partition(".")[2] for name, _ in controls),
+)
+def test_controls_out_of_turn(controls: tuple[tuple[str, dict[str, Any]], ...]) -> None:
+    client = World().connect()
+    client.send(PROTOCOL_HEADER)
+    for name, values in controls:
+        client.control(name, **values)
+    assert client.close_code() == FRAMING
+    assert client.host.is_closed
+
+
+@pytest.mark.parametrize("flags", [WHOLE, FIRST_SEGMENT | FIRST_FRAME])
+def test_a_command_before_the_connection_is_open(flags: int) -> None:
+    client = World().connect()
+    client.send(PROTOCOL_HEADER + encode_frame(flags, COMMAND, TRACK_COMMAND, 1, b"\x03\x01\x01\x00\x00\x00"))
+    assert client.close_code() == FRAMING
+
+
+# ---- close ----
+
+
+def test_the_client_closes() -> None:
+    client = World().open_client()
+    client.control("connection.close", reply_code=200, reply_text="done")
+    client.sync()
+    assert client.names()[-1] == "connection.close-ok"
+    assert client.host.is_closed
+    assert len(client.world.sessions) == 0
+
+
+def test_after_the_close_nothing_is_looked_at() -> None:
+    client = World().open_client()
+    client.declare("q")
+    client.control("connection.close", reply_code=200, reply_text="")
+    count = len(client.world.broker.queues)
+    client.publish("q", b"late")
+    client.control("connection.close")
+    client.sync()
+    client.control("connection.close")
+    client.send(b"\xff" * 100)
+    client.sync()
+    assert len(client.of("connection.close-ok")) == 1
+    assert client.close_code() is None
+    assert len(client.world.broker.queues) == count
+    assert client.world.broker.queues["q"].message_count == 0
+
+
+def test_after_the_close_nothing_is_looked_at_in_one_read() -> None:
+    """The same with all of it in one read."""
+    client = World().open_client()
+    close = encode_control_frame(0, encode_control("connection.close", reply_code=200))
+    client.send(close + close + b"\xff" * 50)
+    client.sync()
+    assert len(client.of("connection.close-ok")) == 1
+    assert client.close_code() is None
+
+
+def test_the_broker_closes() -> None:
+    client = World().open_client()
+    client.machine.close(FORCED, "shutdown")
+    client.machine.close(FORCED, "twice")
+    assert client.close_code() == FORCED
+    assert not client.host.is_closed
+    client.control("connection.close-ok")
+    assert client.host.is_closed
+    assert client.machine.close_text == "shutdown"
+
+
+def test_commands_that_come_after_the_broker_asked_to_close_are_done_still() -> None:
+    client = World().open_client()
+    client.declare("q")
+    client.machine.close(FORCED, "shutdown")
+    client.publish("q", b"under way")
+    client.publish("q", b"of no session", on=9)
+    client.sync()
+    assert client.world.broker.queues["q"].message_count == 1
+    assert not client.host.is_closed
+
+
+def test_both_ask_to_close() -> None:
+    client = World().open_client()
+    client.machine.close(FORCED, "shutdown")
+    client.control("connection.close", reply_code=200, reply_text="mine")
+    client.sync()
+    assert client.names()[-2:] == ["connection.close", "connection.close-ok"]
+    assert client.host.is_closed
+    assert client.machine.close_text == "shutdown"
+
+
+def test_a_long_reason_is_cut_where_it_may_be() -> None:
+    client = World().open_client()
+    client.machine.close(FORCED, "ä" * 200)
+    client.sync()
+    assert client.of("connection.close")[0]["reply_text"] == "ä" * 127
+
+
+# ---- heartbeats ----
+
+
+def beating(seconds: int = 10) -> Client:
+    client = tuned(World().connect(), heartbeat=seconds)
+    client.machine.tick(1000.0)
+    return client
+
+
+def test_a_heartbeat_goes_out_when_nothing_else_does() -> None:
+    client = beating()
+    for now in (1001.0, 1004.9):
+        client.machine.tick(now)
+    client.sync()
+    assert "connection.heartbeat" not in client.names()
+    client.machine.tick(1005.0)
+    client.sync()
+    assert client.names().count("connection.heartbeat") == 1
+    client.machine.tick(1006.0)
+    client.sync()
+    assert client.names().count("connection.heartbeat") == 1
+
+
+def test_a_client_that_is_not_heard_is_closed() -> None:
+    client = beating()
+    client.machine.tick(1020.0)
+    assert client.close_code() is None
+    client.machine.tick(1020.5)
+    assert client.close_code() == FORCED
+    assert client.host.is_closed
+
+
+def test_any_byte_counts_as_heard() -> None:
+    client = beating()
+    for now in range(1010, 1100, 10):
+        client.control("connection.heartbeat")
+        client.machine.tick(float(now))
+    assert client.close_code() is None
+
+
+def test_no_heartbeats_were_agreed() -> None:
+    client = beating(0)
+    client.machine.tick(10_000.0)
+    client.sync()
+    assert client.names()[-1] == "connection.open-ok"
+
+
+def test_whoever_is_not_read_is_not_dead() -> None:
+    client = beating()
+    client.machine.pause()
+    client.machine.tick(2000.0)
+    assert client.close_code() is None
+
+
+# ---- sessions ----
+
+
+def detached(client: Client) -> list[tuple[int, bytes, int]]:
+    client.sync()
+    return [
+        (channel, values["name"], values["code"])
+        for channel, name, values in client.controls
+        if name == "session.detached"
+    ]
+
+
+def test_attach_and_detach() -> None:
+    client = World().open_client(name=b"one")
+    assert client.names()[-2:] == ["session.attached", "session.command-point"]
+    client.control("session.detach", on=1, name=b"one")
+    assert detached(client) == [(1, b"one", DetachCode.NORMAL)]
+    assert len(client.world.sessions) == 0
+
+
+def test_several_sessions_of_one_connection() -> None:
+    client = World().open_client(name=b"one")
+    client.attach(b"two", on=7)
+    client.declare("q")
+    client.publish("q", b"m", on=7)
+    client.sync()
+    assert len(client.world.sessions) == 2
+    assert client.world.broker.queues["q"].message_count == 1
+
+
+def test_a_channel_that_is_in_use() -> None:
+    client = World().open_client(name=b"one")
+    client.control("session.attach", on=1, name=b"two")
+    assert detached(client) == [(1, b"two", DetachCode.TRANSPORT_BUSY)]
+    client.declare("q")
+    assert "q" in client.world.broker.queues
+
+
+def test_a_session_that_is_attached_elsewhere() -> None:
+    world = World()
+    first, second = world.open_client(name=b"one"), world.open_client(name=None)
+    second.control("session.attach", on=3, name=b"one")
+    assert detached(second) == [(3, b"one", DetachCode.SESSION_BUSY)]
+    assert first.session(b"one").connection is first.machine
+
+
+@pytest.mark.parametrize("timeout", [0, 60])
+def test_attach_by_force(timeout: int) -> None:
+    world = World()
+    first, second = world.open_client(name=b"one", timeout=timeout), world.open_client(name=None)
+    session = first.session(b"one")
+    second.attach(b"one", on=3, force=True)
+    assert detached(first) == [(1, b"one", DetachCode.SESSION_BUSY)]
+    assert second.session(b"one").connection is second.machine
+    assert (second.session(b"one") is session) == bool(timeout)
+    first.publish("q", b"late")
+    first.control("session.flush", on=1)
+    first.sync()
+    assert first.close_code() is None
+
+
+def test_detach_of_what_is_not_attached() -> None:
+    client = World().open_client(name=b"one")
+    client.control("session.detach", on=2, name=b"two")
+    client.control("session.detach", on=1, name=b"other")
+    assert detached(client) == [(2, b"two", DetachCode.NOT_ATTACHED), (1, b"other", DetachCode.NOT_ATTACHED)]
+
+
+def test_users_have_names_of_their_own() -> None:
+    world = World()
+    for user in (b"\0a\0x", b"\0b\0x"):
+        client = started(world.connect(), "PLAIN", user)
+        client.control("connection.tune-ok")
+        client.control("connection.open")
+        client.attach(b"same")
+    assert len(world.sessions) == 2
+
+
+def test_a_channel_beyond_the_last() -> None:
+    client = tuned(World().connect(), channel_max=4)
+    client.attach(b"last", on=4)
+    client.control("session.attach", on=5, name=b"beyond")
+    assert client.close_code() == FRAMING
+
+
+def test_a_session_that_was_detached_is_kept_for_its_timeout() -> None:
+    world = World(BrokerSettings(auth=False, session_timeout_max_seconds=50, max_detached_sessions=2))
+    client = world.open_client(name=b"one", timeout=1000)
+    assert client.of("session.timeout") == [{"timeout": 50}]
+    client.machine.closed()
+    world.sessions.tick(world.now + 49)
+    assert len(world.sessions) == 1
+    world.sessions.tick(world.now + 50)
+    assert len(world.sessions) == 0
+
+
+def test_only_so_many_detached_sessions_are_kept() -> None:
+    world = World(BrokerSettings(auth=False, max_detached_sessions=2))
+    for name in (b"1", b"2", b"3"):
+        world.open_client(name=name, timeout=60).machine.closed()
+    assert world.sessions.find("anonymous@QPID", b"1") is None
+    assert len(world.sessions) == 2
+
+
+# ---- the client's end ----
+
+
+class Asked(ClientConnection):
+    """A client's end that waits for its broker's bytes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(lambda _: AnonymousClient(), max_message_bytes=1 << 20, **options)
+        self.is_open = False
+
+    def on_open(self) -> None:
+        self.is_open = True
+
+
+def joined(settings: BrokerSettings | None = None, **options: Any) -> tuple[Asked, Client]:
+    """A client's machine and the broker's, when neither has more to say."""
+    world = World(settings)
+    client, server = Asked(**options), world.connect()
+    while True:
+        data = client.take_output()
+        if data:
+            server.send(data)
+        world.run()
+        answer = bytes(server.host.output)
+        server.host.output.clear()
+        if answer:
+            client.receive(answer)
+        if not data and not answer:
+            return client, server
+
+
+def test_a_client_opens_a_connection() -> None:
+    client, server = joined(BrokerSettings(auth=False, max_frame=5000, max_channels=2), heartbeat=1000)
+    assert client.is_open
+    assert client.max_frame == server.machine.max_frame == 5000
+    assert client.heartbeat == server.machine.heartbeat == 120
+    assert client.server_properties["product"] == "qstore"
+
+
+def test_a_client_that_finds_no_mechanism() -> None:
+    def choose(_offered: tuple[str, ...]) -> Any:
+        raise ValueError("none of these")
+
+    client = ClientConnection(choose, max_message_bytes=1000)
+    other = World().connect()
+    other.send(client.take_output())
+    other.world.run()
+    client.receive(bytes(other.host.output))
+    assert (client.phase, client.close_code, client.close_text) == (Phase.CLOSED, FORCED, "none of these")
+
+
+@pytest.mark.parametrize("answer", [b"AMQP\x00\x00\x09\x01", b"HTTP/1.1"])
+def test_a_peer_that_speaks_something_else(answer: bytes) -> None:
+    client = Asked()
+    client.receive(answer)
+    assert client.phase is Phase.CLOSED
+    assert "does not speak AMQP 0-10" in client.close_text
+
+
+def test_a_client_has_so_many_channels() -> None:
+    client, _ = joined(BrokerSettings(auth=False, max_channels=2))
+    assert client.free_channel() == 0
+    client.sessions[0] = ClientSession(b"0", 0, client)
+    assert client.free_channel() == 1
+    client.sessions[1] = ClientSession(b"1", 1, client)
+    with pytest.raises(ValueError, match="all 2 channels"):
+        client.free_channel()

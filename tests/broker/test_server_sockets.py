@@ -1,0 +1,246 @@
+"""The server with real sockets: who is let in, who is thrown out, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.broker import Broker
+from broker.server import Server
+from formats.amqp_0_10.codes import CloseCode
+from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
+from tests.support.raw_peer import RawPeer
+from tests.support.served import SETTINGS, Served, client, served
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def is_closed(connection: RawConnection) -> bool:
+    """Whether the broker closes the socket without a word."""
+    try:
+        connection.receive()
+    except PeerGoneError:
+        return True
+    return False
+
+
+def read_to_the_end(peer: RawPeer) -> ConnectionClosedError | PeerGoneError:
+    """How the connection ends, once all that comes before is read."""
+    try:
+        while True:
+            peer.process()
+    except (ConnectionClosedError, PeerGoneError) as ended:
+        return ended
+
+
+# ---- who is let in ----
+
+
+def test_no_more_connections_than_allowed() -> None:
+    async def test() -> None:
+        async with served(max_connections=2) as found:
+            first, second = await client(RawPeer, found.port), await client(RawPeer, found.port)
+            third = await client(RawConnection, found.port)
+            with third:
+                assert await client(is_closed, third)
+            await client(first.sync)
+            await client(second.sync)
+            assert len(found.server.connections) == 2
+            await client(first.end)
+            await found.until(lambda: len(found.server.connections) == 1)
+            with await client(RawPeer, found.port) as fourth:
+                await client(fourth.sync)
+            second.close()
+
+    run(test())
+
+
+def test_one_that_does_not_open_its_connection_in_time() -> None:
+    async def test() -> None:
+        async with served(negotiate_seconds=0.1) as found:
+            with await client(RawPeer, found.port) as opened:
+                with await client(RawConnection, found.port) as silent:
+                    assert await client(is_closed, silent)
+                with await client(RawConnection, found.port) as half:
+                    await client(half.exchange_headers)
+                    await client(half.expect, "connection.start")
+                    assert await client(is_closed, half)
+                await client(opened.sync)
+                assert len(found.server.connections) == 1
+
+    run(test())
+
+
+def test_one_that_speaks_another_protocol_is_told_ours() -> None:
+    async def test() -> None:
+        async with served() as found:
+            with await client(RawConnection, found.port) as stranger:
+                assert await client(stranger.exchange_headers, b"AMQP\x00\x00\x09\x01") == PROTOCOL_HEADER
+                assert await client(is_closed, stranger)
+            with await client(RawConnection, found.port) as browser:
+                assert await client(browser.exchange_headers, b"GET / HTTP/1.1\r\n\r\n") == PROTOCOL_HEADER
+            await found.until(lambda: not found.server.connections)
+
+    run(test())
+
+
+def test_a_port_that_somebody_has(tmp_path: Path) -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            settings = SETTINGS.__class__(port=taken.getsockname()[1], interfaces=("127.0.0.1",), auth=False)
+            server = Server(Broker(settings, None, asyncio.get_running_loop().call_soon), settings)
+            with pytest.raises(OSError, match="address already in use"):
+                await server.listen()
+            await server.close()
+
+    run(test())
+
+
+# ---- who is thrown out ----
+
+
+async def stuck(found: Served, *, heartbeat: int = 0) -> RawPeer:
+    """A client that is sent more than its socket takes, and does not read."""
+    peer = await client(RawPeer, found.port, receive_buffer=4096)
+    machine: Any = found.connection_of(peer)._machine
+    machine.heartbeat = heartbeat
+    await client(peer.declare, "much", durable=False)
+    await client(peer.publish_all, [peer.transfer_frames("much", bytes(60_000), durable=False)] * 400)
+    await client(peer.sync)
+    await client(peer.subscribe, "much")
+    await found.until(lambda: not machine.can_send)
+    return peer
+
+
+def test_one_that_is_done_and_does_not_read_is_not_kept_for_ever() -> None:
+    """Its socket cannot be closed before what waits for it is sent, which never happens."""
+
+    async def test() -> None:
+        async with served() as found:
+            peer = await stuck(found)
+            connection = found.connection_of(peer)
+            connection.go_on_reading(connection)  # as when what it says came before it got stuck
+            await client(peer.send_bytes, bytes(12))  # no frame
+            machine: Any = connection._machine
+            await found.until(lambda: machine.phase.name == "CLOSED")
+            assert connection in found.server.connections
+            connection.tick(time.monotonic())
+            connection.tick(time.monotonic() + 11)
+            await found.until(lambda: not found.server.connections)
+            peer.close()
+
+    run(test())
+
+
+def test_silence_does_not_count_while_the_broker_does_not_read() -> None:
+    async def test() -> None:
+        async with served() as found:
+            with await client(RawPeer, found.port) as peer:
+                connection = found.connection_of(peer)
+                machine: Any = connection._machine
+                machine.heartbeat = 1
+                reason = object()
+                connection.stop_reading(reason)
+                now = time.monotonic()
+                for seconds in range(10):
+                    connection.tick(now + seconds)
+                assert machine.phase.name == "OPEN"
+                connection.go_on_reading(reason)
+                connection.tick(now + 10)
+                assert machine.phase.name == "OPEN"
+                connection.tick(now + 13)
+                assert machine.phase.name == "CLOSED"
+                assert "nothing was heard for" in str(await client(read_to_the_end, peer))
+
+    run(test())
+
+
+def test_one_that_does_not_read_and_says_nothing_is_taken_for_dead() -> None:
+    async def test() -> None:
+        async with served() as found:
+            peer = await stuck(found, heartbeat=1)
+            connection = found.connection_of(peer)
+            now = time.monotonic()
+            for seconds in (0, 1, 2, 3, 4):
+                connection.tick(now + seconds)
+            connection.tick(now + 60)
+            await found.until(lambda: not found.server.connections)
+            peer.close()
+
+    run(test())
+
+
+# ---- the end ----
+
+
+def test_clients_are_told_that_the_broker_stops() -> None:
+    async def test() -> None:
+        async with served() as found:
+            peers = [await client(RawPeer, found.port) for _ in range(3)]
+            waiting = [asyncio.create_task(client(read_to_the_end, peer)) for peer in peers]
+            await asyncio.sleep(0)
+            await found.server.close()
+            for ended in await asyncio.gather(*waiting):
+                assert isinstance(ended, ConnectionClosedError)
+                assert ended.args[0] == CloseCode.CONNECTION_FORCED
+            assert not found.server.connections
+            with pytest.raises(PeerGoneError):
+                await client(RawConnection, found.port)
+            for peer in peers:
+                peer.close()
+
+    run(test())
+
+
+def test_nothing_is_left_running(tmp_path: Path) -> None:
+    """Clients that are in the middle of everything, and one that never answers."""
+
+    async def test() -> None:
+        before = asyncio.all_tasks()
+        async with served(tmp_path) as found:
+            peer, silent = await client(RawPeer, found.port), await client(RawPeer, found.port)
+            await client(peer.declare, "kept")
+            await client(silent.declare, "mine", durable=False, exclusive=True, auto_delete=True)
+            await client(silent.subscribe, "mine")
+            await client(silent.sync)
+            await client(peer.send_command, "tx.select")
+            await client(peer.publish, "kept", b"1")
+            await client(peer.send_command, "tx.commit")
+            for number in range(20):
+                await client(peer.send_command, "queue.declare", queue=f"q{number}", durable=True)
+            await found.server.close()
+            assert asyncio.all_tasks() == before
+            assert not found.server.connections
+            assert found.broker.turn.workers == {}
+            peer.close()
+            silent.close()
+        async with served(tmp_path) as found:
+            assert found.broker.queues["kept"].message_count == 1
+            assert "mine" not in found.broker.queues
+
+    run(test())
+
+
+def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path) -> None:
+    """One that does not read is thrown out before: what its session held is given back in time, and nothing is done
+    to a store that is closed."""
+
+    async def test() -> None:
+        async with served(tmp_path) as found:
+            peer = await stuck(found)
+            await found.server.close()
+            assert not found.server.connections
+            assert found.broker.queues["much"].acquired_count == 0
+            assert len(found.server.sessions) == 0
+            peer.close()
+
+    run(test())

@@ -1,0 +1,177 @@
+"""Brokers that are broken on purpose, each in one place, to show that the crash matrix finds it.
+
+Each is a context in which the broker's code is changed: what a plausible slip would have made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Final
+from unittest.mock import patch
+
+from broker.broker import Broker
+from broker.errors import ModelError
+from broker.exchanges.exchange import Binding, Exchange
+from broker.kept_wiring import KeptWiring
+from broker.message import Message
+from broker.queues.entry import Entry
+from broker.queues.queue import Barrier, Queue
+from broker.transactions.local import LocalTransaction
+
+_sound_publish = Broker.publish
+_sound_dequeue = Queue.dequeue
+_sound_lower = Queue.lower
+_sound_release = Queue.release
+_sound_commit = LocalTransaction.commit
+
+
+def _publish_completed(self: Broker, message: Message, exchange: Exchange) -> bool:
+    """A transfer is completed, whether its records are synced or not."""
+    _sound_publish(self, message, exchange)
+    return False
+
+
+def _publish_to_one(self: Broker, message: Message, exchange: Exchange) -> bool:
+    """A transfer to several queues waits for nothing: only that to a single one does."""
+    return _sound_publish(self, message, exchange) and len(self.route(message, exchange)) == 1
+
+
+def _dequeue_completed(self: Queue, entry: Entry) -> bool:
+    """An accept is completed, whether its dequeue is synced or not."""
+    _sound_dequeue(self, entry)
+    return False
+
+
+def _dequeue_forgotten(self: Queue, entry: Entry) -> bool:
+    """What is accepted stays in the journal."""
+    self.acquired_count -= 1
+    self.remove(entry)
+    return False
+
+
+def _add_at_once(self: Queue, message: Message, rid: int) -> Entry:
+    """A message is offered to consumers before its record is synced."""
+    return self.add(message, rid)
+
+
+def _lower_all(self: Queue, barrier: Barrier) -> None:
+    """When one flush is done all that is on the queue is offered, also what waits for the next."""
+    _sound_lower(self, barrier)
+    for each in self._barriers:
+        each.is_open = True
+    _sound_lower(self, barrier)
+
+
+def _move_at_once(
+    self: Broker, queue: Queue, entry: Entry, exchange: Exchange, done: Callable[[Exception | None], None]
+) -> None:
+    """A message leaves its queue before it is synced where it goes."""
+    self.publish(entry.message, exchange)
+    queue.dequeue(entry)
+    self.turn.when_synced(done)
+
+
+def _drop_rejected(
+    self: Broker, queue: Queue, entry: Entry, exchange: Exchange, done: Callable[[Exception | None], None]
+) -> None:
+    """A message that is rejected leaves its queue, and does not go anywhere."""
+    queue.dequeue(entry)
+    self.turn.when_synced(done)
+
+
+def _write_one_by_one(
+    self: LocalTransaction,
+    published: list[tuple[Message, Queue]],
+    accepted: list[tuple[Queue, Entry]],
+    committed: Callable[[Exception | None], None],
+) -> list[int]:
+    """A transaction's records are written as if there was none."""
+    store, turn = self._broker.store, self._broker.turn
+    assert store is not None
+    rids = []
+    for message, queue in published:
+        if queue.keeps(message):
+            rids.append(store.append.enqueue(queue.journal, *message.stored_form()))
+            turn.journals[queue.journal] = None
+    for queue, entry in accepted:
+        if entry.rid:
+            store.append.dequeue(queue.journal, entry.rid)
+            turn.journals[queue.journal] = None
+    if self._is_written(published, accepted):
+        turn.when_synced(committed)
+    return rids
+
+
+def _commit_at_once(self: LocalTransaction, done: Callable[[ModelError | None], None]) -> None:
+    """A commit is completed before its commit point is on the disk."""
+    _sound_commit(self, lambda error: None)
+    done(None)
+
+
+def _release_at_the_end(self: Queue, entry: Entry, *, is_redelivered: bool) -> None:
+    """What is given back comes to the end of the queue."""
+    _sound_release(self, entry, is_redelivered=is_redelivered)
+    self.remove(entry)
+    self.add(entry.message, entry.rid).is_redelivered = entry.is_redelivered
+
+
+def _release_unmarked(self: Queue, entry: Entry, *, is_redelivered: bool) -> None:
+    """What a session had when it ended is not marked."""
+    _sound_release(self, entry, is_redelivered=False)
+
+
+def _nothing_delivered(self: Queue) -> list[int]:
+    """At a clean close nobody says what had been delivered."""
+    return []
+
+
+def _everything_delivered(self: Queue) -> list[int]:
+    """At a clean close everything is said to have been delivered."""
+    return [each.rid for each in self.entries() if each.rid]
+
+
+async def _binding_not_kept(self: KeptWiring, exchange: Exchange, binding: Binding) -> None:
+    """Bindings are not kept."""
+
+
+async def _not_waited_for(self: KeptWiring, ask: Callable[[Callable[[Any, Exception | None], None]], None]) -> None:
+    """What is deleted is said to be before the store has it."""
+    ask(lambda made, error: None)
+
+
+@contextmanager
+def _no_alternates() -> Iterator[None]:
+    """Alternate exchanges are not found again."""
+    sound = Broker.recover
+
+    def recover(self: Broker, restore: Callable[[bytes], Message]) -> None:
+        sound(self, restore)
+        for queue in self.queues.values():
+            queue.alternate = None
+
+    with patch.object(Broker, "recover", recover):
+        yield
+
+
+BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "transfer completed before the sync": partial(patch.object, Broker, "publish", _publish_completed),
+    "transfer to several queues completed before the sync": partial(patch.object, Broker, "publish", _publish_to_one),
+    "accept completed before the sync": partial(patch.object, Queue, "dequeue", _dequeue_completed),
+    "accept not kept": partial(patch.object, Queue, "dequeue", _dequeue_forgotten),
+    "offered before the sync": partial(patch.object, Queue, "add_held", _add_at_once),
+    "offered with an earlier flush": partial(patch.object, Queue, "lower", _lower_all),
+    "moved before the destination is synced": partial(patch.object, Broker, "move", _move_at_once),
+    "rejected and not moved": partial(patch.object, Broker, "move", _drop_rejected),
+    "transaction in single records": partial(patch.object, LocalTransaction, "_write", _write_one_by_one),
+    "commit completed before the sync": partial(patch.object, LocalTransaction, "commit", _commit_at_once),
+    "released to the end": partial(patch.object, Queue, "release", _release_at_the_end),
+    "released without a mark": partial(patch.object, Queue, "release", _release_unmarked),
+    "delivered messages not saved": partial(patch.object, Queue, "delivered_rids", _nothing_delivered),
+    "all saved as delivered": partial(patch.object, Queue, "delivered_rids", _everything_delivered),
+    "binding not kept": partial(patch.object, KeptWiring, "make_binding", _binding_not_kept),
+    "deletion completed before the store has it": partial(patch.object, KeptWiring, "_done", _not_waited_for),
+    "alternate exchange forgotten": _no_alternates,
+}
+"""Name -> the context in which a broker is broken so."""

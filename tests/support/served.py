@@ -1,0 +1,147 @@
+"""A broker that listens, on the test's own event loop: what it does inside can be looked at while clients talk to it.
+
+Clients are blocking ones (`raw_peer`), each in a thread: `await client(function)`. The store is a real one, whose disk
+can be held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from broker.broker import Broker
+from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.server import Server, SocketConnection
+from broker.settings import BrokerSettings
+from store.environment import system_environment
+from store.module import PluggedStore
+from store.parameters import StoreParameters
+from store.sync.driver import Completion, sync_all
+from store.writable_disk import WritableFile
+from tests.support.raw_connection import RawConnection
+from tests.system.processes import PATIENCE_SECONDS
+
+SETTINGS: Final = BrokerSettings(port=0, interfaces=("127.0.0.1",), auth=False)
+_Found = TypeVar("_Found")
+
+
+class HeldDriver:
+    """A sync driver whose disk does nothing while it is held.
+
+    Attributes:
+        is_held: whether nothing is synced.
+        failing: names of files (a part is enough) whose sync fails.
+        syncs: tickets that came back.
+    """
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self.failing: list[str] = []
+        self.syncs = 0
+        self._waiting: list[tuple[int, Sequence[WritableFile]]] = []
+        self._event = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        self._waiting.append((ticket, files))
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._waiting and not self.is_held:
+            os.eventfd_write(self._event, 1)
+
+    def let_go(self) -> None:
+        """The disk works again."""
+        self.is_held = False
+        self._ring()
+
+    def fileno(self) -> int:
+        return self._event
+
+    def completed(self, timeout: float | None = 0.0) -> list[Completion]:
+        assert timeout == 0.0 or not self.is_held, "the event loop waits for the disk"
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        if self.is_held:
+            return []
+        waiting, self._waiting = self._waiting, []
+        self.syncs += len(waiting)
+        return [(ticket, self._sync(files)) for ticket, files in waiting]
+
+    def _sync(self, files: Sequence[WritableFile]) -> OSError | None:
+        for file in files:
+            name = os.readlink(f"/proc/self/fd/{file.fileno()}")
+            if any(part in name for part in self.failing):
+                return OSError(5, "Input/output error", name)
+        return sync_all(files)
+
+    def close(self) -> None:
+        if self._event >= 0:
+            os.close(self._event)
+            self._event = -1
+
+
+class Served:
+    """A broker that listens.
+
+    Attributes:
+        server, broker, port: what is running.
+        driver: of its store, if it has one.
+    """
+
+    def __init__(self, server: Server, port: int, driver: HeldDriver) -> None:
+        self.server, self.broker, self.port, self.driver = server, server.broker, port, driver
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something is so."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE_SECONDS
+        while not is_so():
+            assert loop.time() < end, "it does not come to be"
+            await asyncio.sleep(0.002)
+
+    def connection_of(self, client: RawConnection) -> SocketConnection:
+        """The broker's end of a client's socket."""
+        name = client.socket.getsockname()
+        for connection in self.server.connections:
+            transport: Any = connection._transport
+            if transport.get_extra_info("peername") == name:
+                return connection
+        raise AssertionError("no such client")
+
+
+async def client(function: Callable[..., _Found], *arguments: Any, **named: Any) -> _Found:
+    """What a client does, beside the event loop."""
+    return await asyncio.to_thread(function, *arguments, **named)
+
+
+@asynccontextmanager
+async def served(path: Path | None = None, **changed: Any) -> AsyncIterator[Served]:
+    """A broker, with a store if there is a `path`, until the end; `changed` are settings."""
+    thresholds = gc.get_threshold()
+    loop, driver = asyncio.get_running_loop(), HeldDriver()
+    settings = replace(SETTINGS, **changed)
+    store: Any = None
+    if path is not None:
+        environment = replace(system_environment(), make_driver=lambda _: driver)
+        store = PluggedStore(environment, str(path), StoreParameters(), "0", log=lambda line: None)
+    broker = Broker(settings, store, loop.call_soon)
+    broker.recover(restore_message)
+    server = Server(broker, settings)
+    broker.turn.is_idle = lambda: False  # or the disk would be waited for within the loop, past the driver
+    try:
+        (port,) = await server.listen()
+        yield Served(server, port, driver)
+    finally:
+        driver.failing.clear()
+        driver.let_go()
+        await server.close()
+        broker.close()
+        driver.close()
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
