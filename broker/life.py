@@ -92,6 +92,9 @@ class Life:
                 is_clean = broker.close()
                 if pid_file is not None:
                     pid_file.release(remove=True)
+                for number in (signal.SIGTERM, signal.SIGINT):  # one more comes too late to matter
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, signal.SIG_IGN)
         _LOG.notice("Shut down")
         return is_clean
 

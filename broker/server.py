@@ -18,8 +18,9 @@ import ipaddress
 import socket
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, cast
 
 from broker.broker import Broker
@@ -32,6 +33,7 @@ from broker.security.authentication import Authentication
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.security.users import Users
 from broker.settings import BrokerSettings
+from broker.turn import Turn
 from formats.amqp_0_10.codes import CloseCode
 
 _LOG: Final = log_of("Network")
@@ -68,7 +70,7 @@ class Server:
         self._next_purge = time.monotonic() + _PURGE_INTERVAL
         self._last_work = 0.0
         self._is_first = False
-        self.pressure = Pressure(self)
+        self.pressure = Pressure(broker.turn, self.loop.call_soon)
         broker.turn.is_idle = self._is_idle
         self.loop.set_exception_handler(_log_defect)
 
@@ -119,7 +121,6 @@ class Server:
             self.loop.remove_reader(self.broker.store.fileno())
         self.broker.turn.end()
         self._last_work = time.perf_counter()
-        self.pressure.ease()
 
     async def _close_listeners(self) -> None:
         for server in self._servers:
@@ -146,6 +147,7 @@ class Server:
         for connection in list(self.connections):
             connection.tick(now)
         self.sessions.tick(now)
+        self.pressure.forget()
         if now >= self._next_purge:
             self._next_purge = now + _PURGE_INTERVAL
             self.broker.expire()
@@ -216,28 +218,46 @@ def _is_absent(error: OSError) -> bool:
 class Pressure:
     """Publishers that are faster than the disk: they are not read until it has caught up.
 
+    A journal takes so much that is not on the disk, and then makes the whole broker wait. So when it has half of that,
+    all connections that have written to it lately are stopped, until what it has now is on the disk.
+
     Args:
-        server: whose connections.
+        turn: what the event loop's turn has gathered.
+        call_soon: has a function called in the event loop's next turn.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._stopped: dict[SocketConnection, None] = {}
+    def __init__(self, turn: Turn, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._turn, self._call_soon = turn, call_soon
+        self._writers: dict[Any, dict[SocketConnection, None]] = {}  # by journal, lately
+        self._full: dict[Any, None] = {}
 
-    def after(self, connection: SocketConnection) -> None:
-        """A connection has brought something while the disk is at work: stop reading it, if too much waits."""
-        for journal in self._server.broker.turn.journals:
-            if journal.unsynced > journal.bound // 2:
-                self._stopped[connection] = None
-                connection.stop_reading(self)
-                return
+    def after(self, connection: SocketConnection, journals: Iterable[Any]) -> None:
+        """A connection has written to `journals`: stop it, and others that do, if too much waits for the disk."""
+        for journal in journals:
+            writers = self._writers.setdefault(journal, {})
+            writers[connection] = None
+            if journal in self._full:
+                connection.stop_reading(journal)
+            elif journal.unsynced > journal.bound // 2:
+                self._full[journal] = None
+                for each in writers:
+                    each.stop_reading(journal)
+                self._turn.when_synced(partial(self._ease, journal))
 
-    def ease(self) -> None:
-        """The disk has done something: go on with those who were stopped."""
-        if self._stopped:
-            stopped, self._stopped = self._stopped, {}
-            for connection in stopped:
-                connection.go_on_reading(self)
+    def holds(self, reasons: Set[object]) -> bool:
+        """Whether one of the reasons for not reading is a journal."""
+        return any(journal in reasons for journal in self._full)
+
+    def _ease(self, journal: Any, _error: Exception | None) -> None:
+        """What the journal had is on the disk, or never will be: go on with those who were stopped."""
+        del self._full[journal]
+        for connection in self._writers.pop(journal, ()):
+            connection.go_on_reading(journal)
+            self._call_soon(connection.catch_up)  # not now, while a turn may be ending
+
+    def forget(self) -> None:
+        """Some time has gone by: whoever has not written lately is not stopped."""
+        self._writers = {journal: writers for journal, writers in self._writers.items() if journal in self._full}
 
 
 class SocketConnection(asyncio.Protocol):
@@ -287,30 +307,44 @@ class SocketConnection(asyncio.Protocol):
         if machine is None:
             return
         self._server.work_begins()
-        machine.receive(data)
+        self._work(machine.receive, data)
         self._look_after(machine, has_more=len(data) >= _FULL_READ)
 
+    def _work(self, work: Callable[..., None], *arguments: bytes) -> None:
+        """Do this, and see what it has written to which journals."""
+        server = self._server
+        turn = server.broker.turn
+        before, turn.journals = turn.journals, {}
+        try:
+            work(*arguments)
+        finally:
+            written = turn.journals
+            before.update(written)
+            turn.journals = before
+        if written:
+            server.pressure.after(self, written)
+
     def _look_after(self, machine: ServerConnection, *, has_more: bool) -> None:
-        """Read on only when what was read is worked off, others have had their turn, and the disk has caught up."""
+        """Read on only when what was read is worked off, and others have had their turn."""
         if machine.is_paused:
             self.stop_reading(machine)
         elif machine.is_behind or has_more:
-            self.stop_reading(self._catch_up)
-            self._server.loop.call_soon(self._catch_up)
-        if self._server.broker.turn.flushes_under_way:
-            self._server.pressure.after(self)
+            self.stop_reading(self.catch_up)
+            self._server.loop.call_soon(self.catch_up)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Others have had their turn: go on with what was read, or read on."""
         machine = self._machine
         if machine is None or machine.is_paused or machine.phase is Phase.CLOSED:
             return  # whoever ends a pause comes here
+        if self._server.pressure.holds(self._reasons):
+            return  # and so does it
         if machine.is_behind:
             self._server.work_begins()
-            machine.resume()
+            self._work(machine.resume)
             self._look_after(machine, has_more=False)
         if not machine.is_behind and not machine.is_paused:
-            self.go_on_reading(self._catch_up)
+            self.go_on_reading(self.catch_up)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The socket is closed."""
@@ -368,7 +402,7 @@ class SocketConnection(asyncio.Protocol):
     def _went_on(self) -> None:
         if self._machine is not None and not self._machine.is_paused:
             self.go_on_reading(self._machine)
-            self._catch_up()
+            self.catch_up()
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

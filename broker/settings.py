@@ -27,6 +27,8 @@ class BrokerSettings:
         max_channels: of a connection, offered in `tune`.
         heartbeat_max_seconds: offered in `tune`; what a client asks for above it is lowered.
         max_message_bytes: of a message's content and headers; a larger one ends its session.
+        max_unfinished_bytes: of the messages of which a part has come, on all connections; one that is too much ends its
+            session.
         session_timeout_max_seconds: how long a session that is detached is kept at most.
         max_detached_sessions: how many of them are kept at one time.
         password_checks: how many run at one time, beside the event loop.
@@ -46,6 +48,7 @@ class BrokerSettings:
     max_channels: int = 32_767
     heartbeat_max_seconds: int = 120
     max_message_bytes: int = 256 << 20
+    max_unfinished_bytes: int = 1 << 30
     session_timeout_max_seconds: int = 86_400
     max_detached_sessions: int = 1_000
     password_checks: int = 4

@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from broker.client import Empty, Message, Receiver, Sender, Session
+from broker.client import Empty, LinkError, Message, Receiver, Sender, Session
+from tools.dump.tables import printable
 from tools.entry import distribution_version, run
 from tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no
 from tools.messaging.receiving import SequenceError, SequenceTracker, content_bytes, header_lines
@@ -129,7 +130,7 @@ class _Work:
         is_endless = options.forever or math.isinf(options.timeout)
         self._timeout = None if is_endless else options.timeout
         self._tracker = SequenceTracker()
-        self._senders: dict[str, Sender] = {}
+        self._senders: dict[str, Sender | None] = {}  # None: there is nobody
         self._count = self._fetched = self._transactions = 0
 
     def run(self) -> None:
@@ -188,11 +189,16 @@ class _Work:
     def _reply(self, message: Message) -> None:
         address = message.reply_to
         assert address is not None
-        sender = self._senders.get(address)
-        if sender is None:
-            sender = self._senders[address] = self._session.sender(address)
-        message.reply_to = None
-        sender.send(message, sync=False)
+        if address not in self._senders:
+            try:
+                self._senders[address] = self._session.sender(address)
+            except LinkError as error:
+                self._senders[address] = None
+                click.echo(f"qpid-receive: no answers to {printable(address)}: {printable(str(error))}", err=True)
+        sender = self._senders[address]
+        if sender is not None:
+            message.reply_to = None
+            sender.send(message, sync=False)
 
     def _end_transaction(self) -> None:
         self._session.acknowledge(sync=False)

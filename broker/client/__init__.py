@@ -14,10 +14,14 @@ the same calls as coroutines of asyncio.
 
 Modules, in the order in which they build on each other:
 
-    errors, url, options, address, address_options, content, message      values and texts
-    driver                                                                 what a core needs of the world around it
-    core_connection, core_session, resolution, core_links                  the core
-    threaded, blocking; aio                                                its two faces
+    errors, url, options, address, address_options    what users write, and what goes wrong
+    content, message                                  messages, to bytes and back
+    machine                                           the sans-I/O machines, with this client's errors
+    driver, interruption, numbers                     what the core needs of the world, and of itself
+    resolution                                        from addresses to queues and exchanges
+    core_sender, core_receiver, core_session, core_connection
+    threaded, blocking                                the face whose calls wait
+    asyncio_driver, aio                               the face whose calls are awaited
 """
 
 from __future__ import annotations

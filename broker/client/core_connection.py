@@ -96,6 +96,15 @@ class ConnectionCore:
         self._lost(self.wire.failure or ConnectionClosedError("the connection is closed"))
         self.driver.changed()
 
+    def on_defect(self, error: BaseException) -> None:
+        """See `Events`."""
+        reason = ConnectionFailedError(f"the client has failed: {error!r}")
+        if self.wire is not None:
+            self.wire.lost(reason)
+        for session in self.sessions:
+            session.on_lost()
+        self._fail(reason)
+
     def on_beat(self) -> None:
         """See `Events`."""
         assert self.wire is not None
@@ -236,11 +245,19 @@ class ConnectionCore:
             return session
 
     async def close(self, timeout: float | None) -> None:
-        """Close all sessions, then the connection. A connection that cannot be used any more is closed all the same."""
+        """Close all sessions, then the connection. A connection that cannot be used any more is closed all the same.
+
+        Args:
+            timeout: seconds after which nothing more is waited for that was sent and is not completed, None for no
+                limit. With 0 sessions are not closed one by one: the broker does that.
+
+        Raises:
+            SessionError: the broker ended a session meanwhile.
+        """
         deadline = None if timeout is None else self.driver.now() + timeout
         try:
             for session in list(self.sessions):
-                if self.state is ConnectionState.OPEN:
+                if self.state is ConnectionState.OPEN and (deadline is None or self.driver.now() < deadline):
                     await session.close(deadline)
             wire = self.wire
             if self.state is ConnectionState.OPEN and wire is not None:

@@ -85,6 +85,7 @@ class ReceiverCore:
         self._bindings: list[Call] = []
         self._credit = 0  # given for a fetch, of a capacity of 0
         self._untold = 0  # completed, and the broker does not know
+        self._is_credit_unknown = False
 
     @property
     def address(self) -> str:
@@ -142,8 +143,17 @@ class ReceiverCore:
     def grant(self) -> None:
         """Give the broker credit, when it has none."""
         self._credit = 0
+        # Whether what was delivered before the credit went gives it back when it is completed is the broker's own
+        # matter: it is given anew when all of that has been fetched.
+        self._is_credit_unknown = bool(self.incoming)
         if self.capacity > len(self.incoming):
             self._flow(self.capacity - len(self.incoming))
+
+    def _grant_anew(self) -> None:
+        """Give the broker all credit that it should have, whatever it has."""
+        self._is_credit_unknown = False
+        self.session.wire.send("message.stop", destination=self.destination)
+        self._flow(self.capacity)
 
     def ask(self) -> None:
         """With a capacity of 0: let the broker send one message, unless one is asked for or waits here."""
@@ -173,6 +183,8 @@ class ReceiverCore:
         if self._untold * _TELLS_PER_CAPACITY >= self.capacity or not self.incoming:
             self._untold = 0
             wire.send_completed()
+        if self._is_credit_unknown and not self.incoming:
+            self._grant_anew()
         return message
 
     async def fetch(self, timeout: float | None) -> Message:
@@ -207,6 +219,8 @@ class ReceiverCore:
         session = self.session
         if session.is_ready:
             try:
+                if self.capacity:
+                    self._grant_anew()
                 await session.invoke("message.flush", destination=self.destination)
                 self.grant()
             except InterruptedByLoss:

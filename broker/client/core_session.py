@@ -109,9 +109,6 @@ class SessionCore:
 
     # ---- commands ----
 
-    def _is_over(self, wire: WireSession) -> bool:
-        return not wire.is_usable
-
     def _raise_end(self, wire: WireSession) -> None:
         """Raise why `wire` can no longer be used."""
         failure = wire.failure
@@ -127,7 +124,7 @@ class SessionCore:
             InterruptedByLoss: the connection was lost meanwhile.
         """
         wire = self.wire
-        if self._is_over(wire):
+        if not wire.is_usable:
             self._raise_end(wire)
         pending = list(calls)
         if not pending:
@@ -136,7 +133,7 @@ class SessionCore:
         name, values = pending[-1]
         last = wire.send(name, sync=True, **values)
         numbers.append(last)
-        await self.driver.wait(lambda: wire.done.below > last or self._is_over(wire))
+        await self.driver.wait(lambda: wire.done.below > last or not wire.is_usable)
         if wire.done.below <= last:
             self._raise_end(wire)
         return [wire.results.pop(number, {}) for number in numbers]
@@ -314,7 +311,7 @@ class SessionCore:
         if number is None:
             return
         wire = self.wire
-        await self.driver.wait(lambda: wire.done.below > number or self._is_over(wire))
+        await self.driver.wait(lambda: wire.done.below > number or not wire.is_usable)
         if wire.done.below <= number:
             self.check()
 

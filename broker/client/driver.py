@@ -28,6 +28,9 @@ class Events(Protocol):
     def on_lost(self, reason: str) -> None:
         """The socket is of no more use."""
 
+    def on_defect(self, error: BaseException) -> None:
+        """The driver is at its end: `error` is nothing that anybody reckoned with."""
+
     def on_beat(self) -> None:
         """The interval that `Driver.beat_every` was told has passed."""
 

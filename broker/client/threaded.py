@@ -196,11 +196,17 @@ class ThreadedDriver:
     def _serve(self) -> None:
         """What the thread does."""
         with self.lock:
-            while not self._is_stopping:
-                if self._work:
-                    _drive(self._work.popleft()())
-                else:
-                    self._turn(_FOREVER)
+            try:
+                while not self._is_stopping:
+                    if self._work:
+                        _drive(self._work.popleft()())
+                    else:
+                        self._turn(_FOREVER)
+            except BaseException as error:
+                # A defect of ours. Nobody shall wait for a thread that is not there.
+                self.disconnect()
+                self._events.on_defect(error)
+                raise
 
     def _turn(self, seconds: float) -> None:
         """Wait for the socket, without the lock; take what it brings, send what there is to be sent."""
@@ -208,20 +214,22 @@ class ThreadedDriver:
         assert woken is not None
         if self._beat_seconds:
             seconds = min(seconds, max(0.0, self._next_beat - time.monotonic()))
-        readers: list[socket.socket] = [woken] if found is None else [woken, found]
-        writers = [found] if found is not None and self._unsent else []
+        poll = select.poll()
+        poll.register(woken, select.POLLIN)
+        if found is not None:
+            poll.register(found, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            found_number = found.fileno()
+        woken_number = woken.fileno()
         self.lock.release()
         try:
-            ready, _, _ = select.select(readers, writers, [], seconds)
-        except (OSError, ValueError):  # closed meanwhile
-            ready = [woken]
+            ready = dict(poll.poll(seconds * 1000))
         finally:
             self.lock.acquire()
-        if woken in ready:
+        if woken_number in ready:
             with contextlib.suppress(OSError):
                 woken.recv(4096)
         if found is not None and found is self._socket:
-            if found in ready:
+            if ready.get(found_number, 0) & ~select.POLLOUT:
                 self._read(found)
             self._write()
             if self._beat_seconds and time.monotonic() >= self._next_beat:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from broker.errors import InvalidArgumentError, NotAllowedError
+from broker.errors import InternalError, NotAllowedError
 from broker.exchanges.criteria import Criteria, comparable, parse_criteria
 from broker.exchanges.exchange import Binding, Exchange
 from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
@@ -63,7 +63,7 @@ class HeadersExchange(Exchange):
         """A binding for `add`; None if it is there already.
 
         Raises:
-            InvalidArgumentError: the arguments ask for nothing.
+            InternalError: the arguments ask for nothing.
             NotAllowedError: the queue is bound under this key, with other arguments.
         """
         criteria = parse_criteria(arguments)
@@ -89,5 +89,5 @@ class HeadersExchange(Exchange):
         """Whether a binding asks for what these arguments do."""
         try:
             return self._criteria[binding] == parse_criteria(arguments)
-        except InvalidArgumentError:
+        except InternalError:
             return False

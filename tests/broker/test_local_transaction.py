@@ -133,6 +133,26 @@ def test_a_commit_elsewhere_does_not_let_out_what_is_not_on_the_disk(model: Mode
     assert consumer.bodies == [b"1", b"2"]
 
 
+def test_the_quicker_of_two_commits_does_not_let_out_what_is_not_on_the_disk(model: Model, results: Results) -> None:
+    """The flush of what came first begins last, at the end of the turn, and is waited for all the same."""
+    queue = model.queue("q", durable=True)
+    consumer = model.consumer(queue)
+    model.publish("q", b"1")
+    for name, body in (("slow", b"2"), ("quick", b"3")):
+        model.queue(name, durable=True)
+        transaction = begin(model)
+        publish(model, transaction, "q", body, persistent=False)
+        publish(model, transaction, name, body)
+        transaction.commit(results.append)
+    model.run()
+    model.store.complete(1)
+    model.run()
+    assert results == [None]
+    assert consumer.bodies == []
+    model.sync()
+    assert consumer.bodies == [b"1", b"2", b"3"]
+
+
 def test_what_is_being_committed_cannot_be_purged_moved_or_looked_at(model: Model, results: Results) -> None:
     queue = model.queue("q", durable=True)
     browser = model.consumer(queue, acquires=False)

@@ -290,7 +290,8 @@ def test_deleted(model: Model) -> None:
 
 @pytest.mark.usefixtures("no_collector")
 def test_what_is_gone_is_freed_at_once_behind_what_is_stuck(model: Model) -> None:
-    """A browser that stands at the head, and a message there that somebody keeps: all others come and go."""
+    """A browser that stands at the head, a message there that somebody keeps, and one that is gone and that somebody
+    remembers: all others come and go."""
     queue = model.queue("q")
     stuck_browser = model.consumer(queue, 1, acquires=False)
     stuck_taker = model.consumer(queue, 1)
@@ -300,19 +301,25 @@ def test_what_is_gone_is_freed_at_once_behind_what_is_stuck(model: Model) -> Non
     assert stuck_browser.cursor.position == 2
     taken: list[Entry] = []
     model.consumer(queue, on_delivery=taken.append)
+    model.run()
+    remembered = taken.pop()
+    queue.dequeue(remembered)
     alive: list[weakref.ref[TrackedMessage]] = []
     most_alive = 0
     for _ in range(OTHERS // 1000):
         alive += publish(queue, 1000)
         model.run()
-        while taken:
-            queue.dequeue(taken.pop())
+        for entry in taken:
+            queue.dequeue(entry)
+        del entry
+        taken.clear()
         alive = [reference for reference in alive if reference() is not None]
         most_alive = max(most_alive, len(alive))
     assert most_alive == 0
     assert queue.message_count == 1
     assert stuck_taker.entries[0].position == 1
     assert stuck_browser.cursor.position == OTHERS + 3  # the end
+    assert remembered.position == 2
     assert sum(type(each) is Entry for each in gc.get_objects()) < 10
 
 

@@ -92,6 +92,8 @@ def test_memory_of_a_queued_transient_message() -> None:
     try:
         for at in range(0, len(sent), READ):
             connection.receive(sent[at : at + READ])
+            while connection.is_behind:
+                connection.resume()
             model.run()
         gc.collect()
         used, _ = tracemalloc.get_traced_memory()

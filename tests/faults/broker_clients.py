@@ -78,7 +78,7 @@ class ModelSession(ClientSession):
         transactional: whether all it does is in transactions.
 
     Attributes:
-        is_ready: it can be used; `has_ended`: it cannot any more.
+        is_ready: it can be used; `has_ended`: it cannot any more; `has_failed`: the broker has said why.
         held: number of a transfer -> the copy that it brought.
         waiting: number of a command -> what its completion means.
         accepts: those that the broker has to keep, once they have reached it: number -> copies.
@@ -90,7 +90,7 @@ class ModelSession(ClientSession):
         super().__init__(name.encode(), 0, None)
         self.model, self.publisher, self.queues, self._credit = model, publisher, queues, credit
         self.is_transactional = transactional
-        self.is_ready = self.has_ended = False
+        self.is_ready = self.has_ended = self.has_failed = False
         self.held: dict[int, Copy] = {}
         self.waiting: dict[int, Done] = {}
         self.accepts: dict[int, list[Copy]] = {}
@@ -124,6 +124,7 @@ class ModelSession(ClientSession):
             self._failed(values)
 
     def _failed(self, values: dict[str, Any]) -> None:
+        self.has_failed = True
         code = values["error_code"]
         require(code in EXPECTED, f"{code}: {values['description']}")
         failing = self.failing.pop(values["command_id"], None)

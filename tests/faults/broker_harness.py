@@ -333,6 +333,8 @@ class BrokerLife:
             manager.session.ask("exchange.unbind", done, exchange=exchange, queue=queue, binding_key=key)
 
     def _delete_queue(self, manager: Peer, queue: QueueModel) -> None:
+        if any(self.model.may_come_twice(copy) for copy in queue.copies.values()):
+            return
         moves = self.model.delete(queue)
         manager.session.ask("queue.delete", lambda: self.model.deleted(queue, moves), queue=queue.name)
 
@@ -342,10 +344,10 @@ class BrokerLife:
         """SIGTERM, after all that clients have sent has come over."""
         for peer in self.peers:
             peer.wire.carry()
-        reached = [peer for peer in self.peers if not peer.wire.is_busy]
+        reached = [peer.session for peer in self.peers if not peer.wire.is_busy and not peer.session.has_ended]
         assert self.process.stop(), "a stop that is not clean"
-        for peer in reached:
-            for copies in list(peer.session.accepts.values()):
+        for session in reached:
+            for copies in session.accepts.values() if not session.has_failed else ():
                 self.model.gone(copies)
         for peer in self.peers:
             peer.session.end()

@@ -209,10 +209,9 @@ class Model:
 
     def may_be_on(self, message: MessageModel, queue: QueueModel) -> bool:
         """Whether a message may have come to a queue, by whatever way."""
-        if message.exchange is None:
-            first = {each for each in self.queues.values() if each.name == message.key}
-        else:
-            first = message.exchange.ever
+        first = {copy.queue for copy in message.copies}
+        if message.exchange is not None:
+            first |= message.exchange.ever
         moved = (each.alternate.ever for each in first if each.alternate is not None)
         return queue in first.union(*moved)
 
@@ -315,10 +314,11 @@ class Model:
         for each in [each for each in copy.leaving if isinstance(each, Transaction)]:
             if each is not transaction:
                 self.aborted(each)
-        copy.leaving.intersection_update(copy.queue.purges)
+        copy.leaving = {each for each in copy.leaving if each in copy.queue.purges or copy.queue.is_leaving}
         for purge in copy.queue.purges:
             purge.certain.discard(copy)
-        self.moves = [each for each in self.moves if each.source is not copy]
+        if not copy.queue.is_leaving:
+            self.moves = [each for each in self.moves if each.source is not copy]
 
     def end_turn(self, has_ended: Callable[[object], bool]) -> None:
         """All that the broker had to send in this turn was sent: what looked wrong before is, or is not.
@@ -354,10 +354,9 @@ class Model:
         """A copy is to go to its queue's alternate exchange. None if it may be there already."""
         alternate = copy.queue.alternate
         assert alternate is not None
-        queues = [way.queue for way in self.ways(alternate, copy.message.key)]
-        there = [queue.copies.get(copy.message.number) for queue in alternate.ever]
-        if any(each is not None and not each.is_gone for each in there):
+        if self.may_come_twice(copy):
             return None
+        queues = [way.queue for way in self.ways(alternate, copy.message.key)]
         targets = [self.expect(copy.message, queue) for queue in queues]
         for target in targets:
             target.is_moved = True
@@ -366,13 +365,23 @@ class Model:
         self.moves.append(move)
         return move
 
+    def may_come_twice(self, copy: Copy) -> bool:
+        """Whether its message is, or may come, to where it would move, from elsewhere or since an earlier attempt."""
+        alternate = copy.queue.alternate
+        others = (each for each in copy.message.copies if each is not copy and not each.is_gone)
+        return alternate is not None and any(
+            each.queue in alternate.ever or each.queue.alternate is alternate for each in others
+        )
+
     def moved(self, move: Move) -> None:
         """It has gone there, and nowhere else."""
-        if move in self.moves:
-            self.moves.remove(move)
-            self.gone([move.source])
-            for target in move.targets:
-                target.is_promised = True
+        if move not in self.moves:
+            return
+        self.moves.remove(move)
+        is_alone = not move.source.is_gone and all(each is move or isinstance(each, Purge) for each in move.source.leaving)
+        self.gone([move.source])
+        for target in move.targets if is_alone else ():
+            target.is_promised = True
 
     # ---- transactions ----
 
@@ -430,7 +439,7 @@ class Model:
         moves = []
         if queue.alternate is not None:
             for copy in list(queue.copies.values()):
-                if copy.available_in is not None and copy.is_promised and not copy.need_not_be(self.now):
+                if copy.is_promised and not copy.need_not_be(self.now):
                     move = self.move(copy)
                     if move is not None:
                         moves.append(move)

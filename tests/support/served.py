@@ -37,13 +37,13 @@ class HeldDriver:
     Attributes:
         is_held: whether nothing is synced.
         failing: names of files (a part is enough) whose sync fails.
-        syncs: tickets that came back.
+        has_stopped_loop: whether somebody waited for the disk while it was held.
     """
 
     def __init__(self) -> None:
         self.is_held = False
         self.failing: list[str] = []
-        self.syncs = 0
+        self.has_stopped_loop = False
         self._waiting: list[tuple[int, Sequence[WritableFile]]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
 
@@ -64,13 +64,14 @@ class HeldDriver:
         return self._event
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
-        assert timeout == 0.0 or not self.is_held, "the event loop waits for the disk"
+        if self.is_held and timeout != 0.0:
+            self.has_stopped_loop = True
+            raise AssertionError("the event loop waits for the disk")
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
         if self.is_held:
             return []
         waiting, self._waiting = self._waiting, []
-        self.syncs += len(waiting)
         return [(ticket, self._sync(files)) for ticket, files in waiting]
 
     def _sync(self, files: Sequence[WritableFile]) -> OSError | None:
@@ -136,7 +137,11 @@ async def served(path: Path | None = None, **changed: Any) -> AsyncIterator[Serv
     broker.turn.is_idle = lambda: False  # or the disk would be waited for within the loop, past the driver
     try:
         (port,) = await server.listen()
+        defects: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: defects.append(context))
         yield Served(server, port, driver)
+        assert not driver.has_stopped_loop, "the event loop waits for the disk"
+        assert not defects
     finally:
         driver.failing.clear()
         driver.let_go()

@@ -25,8 +25,9 @@ class Canary:
         self.broker = broker
         self.peer = RawPeer(broker.port)
         self._log_begin = len(broker.log.read_text(errors="replace"))
-        self.peer.declare("canary")
-        self.peer.subscribe("canary")
+        self.queue = f"canary-{self.peer.name.decode()}"
+        self.peer.declare(self.queue)
+        self.peer.subscribe(self.queue)
         self.peer.sync()
         self._sung = 0
         self._base = broker.resident_bytes()
@@ -35,7 +36,7 @@ class Canary:
         """A durable message makes its way, and the broker has not grown by more than `allowed` bytes."""
         self._sung += 1
         body = b"%d" % self._sung
-        self.peer.publish("canary", body)
+        self.peer.publish(self.queue, body)
         (delivery,) = self.peer.take(1)
         assert delivery.body == body
         self.peer.accept([delivery], sync=True)
@@ -74,8 +75,9 @@ def canary(hostile_broker: RunningBroker) -> Iterator[Canary]:
         hostile_broker.close()
         hostile_broker.start()
     canary = Canary(hostile_broker)
-    yield canary
-    canary.close()
+    with canary.peer:
+        yield canary
+        canary.close()
 
 
 def answer(connection: RawConnection, seconds: float = 0.5) -> bool:

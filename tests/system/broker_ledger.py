@@ -101,8 +101,13 @@ class Ledger:
 
     def before(self, *, clean: bool) -> Before:
         """What is so now that a life begins."""
-        parts = (self.sent, self.delivered, self.accepting, self.accepted)
-        return Before(*map(frozenset, parts), clean)
+        return Before(
+            sent=frozenset(self.sent),
+            delivered=frozenset(self.delivered),
+            accepting=frozenset(self.accepting),
+            accepted=frozenset(self.accepted),
+            clean=clean,
+        )
 
     def check_life(self, before: Before, logs: Iterable[ConsumerLog]) -> None:
         """Hold what consumers got in one life of the broker against all that was seen. Raises: AssertionError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
@@ -106,7 +106,7 @@ def count(*names: str, default: int, text: str) -> Callable[[_Function], _Functi
 
 def shared_options(function: _Function) -> _Function:
     """The options of both commands."""
-    options: Iterable[Callable[[_Function], _Function]] = (
+    options: tuple[Callable[[_Function], _Function], ...] = (
         click.option("-b", "--broker", "url", default="127.0.0.1", show_default=True, metavar="URL",
                      help="Where the broker is: [user/password@]host[:port], several with commas."),
         click.option("-a", "--address", metavar="ADDRESS", help="The address, as in the Messaging API."),
@@ -118,7 +118,7 @@ def shared_options(function: _Function) -> _Function:
         count("--report-every", default=0, text="Report every N messages."),
         yes_no("--report-header", default=True, text="A line of headings above the reports."),
     )  # fmt: skip
-    for option in options:
+    for option in reversed(options):
         function = option(function)
     return function
 

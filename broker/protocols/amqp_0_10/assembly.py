@@ -47,6 +47,21 @@ class FramingError(Exception):
     """What came is no AMQP 0-10 frame, or not one that may come here. The connection cannot go on."""
 
 
+class Budget:
+    """What messages may hold of which a part has come, over all connections together.
+
+    Attributes:
+        most: bytes that they may hold.
+        used: bytes that they hold.
+    """
+
+    __slots__ = ("most", "used")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.used = 0
+
+
 class Receiver(Protocol):
     """Takes what an `Assembler` has put together."""
 
@@ -97,13 +112,14 @@ class Assembler:
     """
 
     __slots__ = (
-        "_partial", "_receiver", "_rest", "is_behind", "is_paused", "max_body", "max_frame", "most_at_once",
+        "_budget", "_partial", "_receiver", "_rest", "is_behind", "is_paused", "max_body", "max_frame", "most_at_once",
         "pending_bytes",
     )  # fmt: skip
 
-    def __init__(self, receiver: Receiver, max_frame: int, max_body: int) -> None:
+    def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
         self._receiver = receiver
         self.max_frame, self.max_body = max_frame, max_body
+        self._budget = Budget(max_body) if budget is None else budget
         self.most_at_once = sys.maxsize
         self.is_paused = self.is_behind = False
         self.pending_bytes = 0
@@ -196,8 +212,18 @@ class Assembler:
         partial = self._partial.get(channel)
         if partial is not None:
             partial.is_dropped = True
-            self.pending_bytes -= partial.size
+            self._count(-partial.size)
             partial.payload, partial.header, partial.body = bytearray(), None, None
+
+    def close(self) -> None:
+        """Forget all that has been begun."""
+        for channel in list(self._partial):
+            self.drop(channel)
+        self._rest = b""
+
+    def _count(self, size: int) -> None:
+        self.pending_bytes += size
+        self._budget.used += size
 
     # ---- frames one by one ----
 
@@ -250,14 +276,14 @@ class Assembler:
             if partial.body is None:
                 partial.body = bytearray()
             partial.body += payload
-        self.pending_bytes += len(payload)
-        if self.pending_bytes > self.max_body:
+        self._count(len(payload))
+        if self.pending_bytes > self.max_body or self._budget.used > self._budget.most:
             self.drop(channel)
             self._receiver.too_large(channel)
 
     def _finish(self, channel: int, partial: _Partial) -> None:
-        del self._partial[channel]
-        self.pending_bytes -= partial.size
+        self._partial.pop(channel, None)
+        self._count(-partial.size)
         if not partial.is_dropped:
             header = None if partial.header is None else bytes(partial.header)
             body = None if partial.body is None else bytes(partial.body)

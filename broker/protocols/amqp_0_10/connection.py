@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
-from broker.protocols.amqp_0_10.assembly import Assembler, FramingError
+from broker.protocols.amqp_0_10.assembly import Assembler, Budget, FramingError
 from broker.protocols.amqp_0_10.session import Session
 from formats.amqp_0_10.codes import CloseCode
 from formats.amqp_0_10.commands import decode_control, encode_control
@@ -57,6 +57,7 @@ class Connection(ABC, Generic[SessionT]):
 
     Args:
         max_message_bytes: that all messages of which a part has come have together at most.
+        budget: the same for all connections together.
 
     Attributes:
         phase: how far it has come.
@@ -67,7 +68,7 @@ class Connection(ABC, Generic[SessionT]):
         heartbeat: seconds between heartbeats; 0 for none.
     """
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(self, max_message_bytes: int, budget: Budget | None = None) -> None:
         self.phase = Phase.HEADER
         self.output: list[bytes] = []
         self.max_frame = MIN_MAX_FRAME
@@ -75,7 +76,7 @@ class Connection(ABC, Generic[SessionT]):
         self.close_code = 0
         self.close_text = ""
         self.heartbeat = 0
-        self._assembler = Assembler(self, MOST_FRAME, max_message_bytes)
+        self._assembler = Assembler(self, MOST_FRAME, max_message_bytes, budget)
         self._header = b""
         self._last_received = self._last_sent = 0.0
         self._has_received = self._has_sent = False
@@ -122,21 +123,21 @@ class Connection(ABC, Generic[SessionT]):
         if self.phase is Phase.CLOSED:
             return
         try:
-            if self.phase is Phase.HEADER:
-                data = self._receive_header(data)
-                if self.phase is not Phase.NEGOTIATING:
-                    return
-            self._assembler.receive(data)
+            rest = self._receive_header(data) if self.phase is Phase.HEADER else data
+            if rest is not None:
+                self._assembler.receive(rest)
         except (FramingError, Amqp010Error) as error:
             self.fail(CloseCode.FRAMING_ERROR, str(error))
 
-    def _receive_header(self, data: bytes) -> bytes:
+    def _receive_header(self, data: bytes) -> bytes | None:
+        """What follows the peer's protocol header; None if nothing is to come of it yet, or ever."""
         data = self._header + data
         self._header = data[:8]
-        if len(data) >= 8 or not PROTOCOL_HEADER.startswith(data[:4]):
-            self.phase = Phase.NEGOTIATING
-            self.on_header(self._header)
-        return data[8:]
+        if len(data) < 8 and PROTOCOL_HEADER.startswith(data[:4]):
+            return None
+        self.phase = Phase.NEGOTIATING
+        self.on_header(self._header)
+        return data[8:] if self._header == PROTOCOL_HEADER else None
 
     @property
     def is_paused(self) -> bool:
@@ -236,6 +237,7 @@ class Connection(ABC, Generic[SessionT]):
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.CLOSED
             self.pause()  # what comes after that is of no interest
+            self._assembler.close()
             self.on_closed()
 
     # ---- time ----

@@ -83,7 +83,8 @@ def _move(session: ServerSession, number: int, moves: list[tuple[Queue, Entry]],
     """Move rejected messages; the command is completed when they are where they go, and nowhere else.
 
     Args:
-        session, number: as in all commands.
+        session: whose messages they are.
+        number: of the command.
         moves: what goes where.
         is_written: whether others were rejected as well, and what was written for them is waited for too.
     """

@@ -83,7 +83,7 @@ class ServerConnection(Connection[ServerSession]):
         is_local: bool,
         now: Callable[[], float],
     ) -> None:
-        super().__init__(settings.max_message_bytes)
+        super().__init__(settings.max_message_bytes, sessions.budget)
         self._assembler.most_at_once = AT_ONCE
         self._host, self._registry, self._turn, self._settings = host, sessions, turn, settings
         self._authentication, self._is_local, self._now = authentication, is_local, now
@@ -128,7 +128,7 @@ class ServerConnection(Connection[ServerSession]):
             self._wake_sessions()
 
     def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
-        """As `Connection.close`: no message goes out after it, which nobody would look at, to come back as redelivered."""
+        """As `Connection.close`: and no message goes out after it, only to come back as redelivered."""
         super().close(code, text)
         self.pause_sending()
 

@@ -19,7 +19,7 @@ Source: AMQP 0-10, session and execution.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -108,17 +108,6 @@ class Session:
         self._replay: deque[_Sent] = deque()
         self._replay_bytes = 0
         self._has_point = False  # whether the peer has said where its stream begins
-        self._controls: Mapping[str, Callable[[dict[str, Any]], None]] = {
-            "session.command-point": self._on_command_point,
-            "session.completed": self._on_completed,
-            "session.confirmed": self._on_confirmed,
-            "session.known-completed": self._on_known_completed,
-            "session.expected": self._on_expected,
-            "session.flush": self._on_flush,
-            "session.gap": self._on_gap,
-            "session.request-timeout": self._on_request_timeout,
-            "session.timeout": self._on_timeout,
-        }
 
     # ---- for those who make it what it is ----
 
@@ -278,7 +267,7 @@ class Session:
         Raises:
             FramingError: it makes no sense.
         """
-        self._controls[name](values)
+        _CONTROLS[name](self, values)
 
     def _on_command_point(self, values: dict[str, Any]) -> None:
         if values["command_offset"]:
@@ -382,6 +371,20 @@ class Session:
         """Another connection has it now."""
         self.channel, self.transport = channel, transport
         self.state = State.ATTACHING
+
+
+#: Control -> what a session does with it; attaching and detaching are the connection's.
+_CONTROLS: Final[dict[str, Callable[[Session, dict[str, Any]], None]]] = {
+    "session.command-point": Session._on_command_point,
+    "session.completed": Session._on_completed,
+    "session.confirmed": Session._on_confirmed,
+    "session.known-completed": Session._on_known_completed,
+    "session.expected": Session._on_expected,
+    "session.flush": Session._on_flush,
+    "session.gap": Session._on_gap,
+    "session.request-timeout": Session._on_request_timeout,
+    "session.timeout": Session._on_timeout,
+}
 
 
 def detach_reason(code: int) -> str:

@@ -9,6 +9,7 @@ Source: AMQP 0-10, session, rules one-transport-per-session and scoping.
 from __future__ import annotations
 
 from broker.broker import Broker
+from broker.protocols.amqp_0_10.assembly import Budget
 from broker.protocols.amqp_0_10.server_session import ServerSession
 
 
@@ -17,10 +18,14 @@ class SessionRegistry:
 
     Args:
         broker: the model.
+
+    Attributes:
+        budget: what the messages may hold of which a part has come, over all connections.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.budget = Budget(broker.settings.max_unfinished_bytes)
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # until when it is kept, in order of being detached
 

@@ -168,6 +168,8 @@ class Subscription:
             body_head = self._body_heads.get(length) or self._make_body_head(length)
             connection.output += (head, header, body_head, body)
         session.delivered(number, self, entry, size)
+        if session.is_failed:
+            return TAKEN  # it does not stand in the queue's ring any more: nobody is to be taken out of it
         return TAKEN if credit and connection.room > 0 else TAKEN_LAST
 
     def forget_heads(self) -> None:

@@ -163,6 +163,8 @@ class TransferReader:
         Raises:
             Amqp010Error: the header is not what it should be.
         """
+        if len(header) > MOST_HEADER_BYTES:
+            raise Amqp010Error(f"a header of {len(header)} bytes; {MOST_HEADER_BYTES} are the most")
         remembered = self._remembered.get(exchange, _NOTHING)
         given, others = split_header(header)
         properties = remembered.get(given)
@@ -193,11 +195,9 @@ def split_header(header: bytes) -> tuple[bytes, bytes]:
     """The delivery-properties of a header segment, empty where it has none, and the structs besides.
 
     Raises:
-        Amqp010Error: it is too long, or no sequence of structs.
+        Amqp010Error: it is no sequence of structs.
     """
     length = len(header)
-    if length > MOST_HEADER_BYTES:
-        raise Amqp010Error(f"a header of {length} bytes; {MOST_HEADER_BYTES} are the most")
     at, found = 0, b""
     others: list[bytes] = []
     while at < length:

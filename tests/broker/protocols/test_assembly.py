@@ -206,9 +206,13 @@ def test_what_is_no_frame_or_not_one_that_may_come_here(data: bytes) -> None:
 def test_the_same_in_the_middle_of_a_stream_byte_by_byte(data: bytes) -> None:
     receiver = Receiver(max_frame=4096)
     good = b"".join(encode_command_frames(1, TRANSFER, b"header", b"body", 4096))
-    with pytest.raises(FramingError):
+
+    def receive_all() -> None:
         for byte in good + data:
             receiver.assembler.receive(bytes((byte,)))
+
+    with pytest.raises(FramingError):
+        receive_all()
     assert receiver.came == [Came(1, TRANSFER, b"header", b"body")]
 
 

@@ -24,6 +24,7 @@ from formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
+from formats.amqp_0_10.plain import plain_map
 from tests.broker.protocols.world import Client, World
 
 FRAMING = CloseCode.FRAMING_ERROR
@@ -206,7 +207,7 @@ def test_a_frame_size_that_was_not_offered(wanted: int) -> None:
 
 START_OK = "connection.start-ok", {"mechanism": "ANONYMOUS"}
 TUNE_OK = "connection.tune-ok", {"max_frame_size": 4096}
-OPEN = "connection.open", {}
+OPEN: tuple[str, dict[str, Any]] = "connection.open", {}
 
 
 @pytest.mark.parametrize(
@@ -516,7 +517,7 @@ def test_a_client_opens_a_connection() -> None:
     assert client.is_open
     assert client.max_frame == server.machine.max_frame == 5000
     assert client.heartbeat == server.machine.heartbeat == 120
-    assert client.server_properties["product"] == "qstore"
+    assert plain_map(client.server_properties)["product"] == "qstore"
 
 
 def test_a_client_that_finds_no_mechanism() -> None:

@@ -1,0 +1,178 @@
+"""The client's machines fed with what a broker says, and with what none would say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.client.errors import (
+    AuthenticationError,
+    ConnectionClosedError,
+    HeartbeatError,
+    MessagingError,
+    SessionError,
+)
+from broker.client.machine import WireConnection, WireSession
+from broker.client.message import Message, encode_message
+from broker.client.numbers import number_ranges
+from broker.client.options import ConnectionOptions
+from broker.protocols.amqp_0_10.connection import Phase
+from formats.amqp_0_10.commands import encode_command, encode_control, encode_result
+from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
+
+
+class Owner:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.settled: list[tuple[int, int]] = []
+        self.transfers: list[tuple[int, str, bytes, bytes]] = []
+
+    def on_settled(self, first: int, last: int) -> None:
+        self.settled.append((first, last))
+
+    def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
+        self.transfers.append((number, destination, header, body))
+
+
+def control(control_name: str, /, **values: Any) -> bytes:
+    return encode_control_frame(0, encode_control(control_name, **values))
+
+
+def command(name: str, header: bytes | None = None, body: bytes = b"", **values: Any) -> bytes:
+    return b"".join(encode_command_frames(0, encode_command(name, **values), header, body, 4096))
+
+
+HEADER, BODY = encode_message(Message("x" * 9000, properties={"a": 1}), "key", None)
+GREETING = [
+    PROTOCOL_HEADER,
+    control("connection.start", mechanisms=("ANONYMOUS", "PLAIN"), locales=("en_US",)),
+    control("connection.tune", channel_max=10, max_frame_size=4096, heartbeat_max=120),
+    control("connection.open-ok"),
+]
+SESSION = [
+    control("session.attached", name=b"s"),
+    control("session.command-point", command_id=0, command_offset=0),
+    command("message.transfer", HEADER, BODY, destination="d"),
+    command("execution.result", command_id=0, value=encode_result("queue.query", queue="q")),
+    control("session.completed", commands=((0, 1),)),
+    control("session.flush", completed=True),
+    command("execution.exception", error_code=404, description="gone"),
+    control("session.detached", name=b"s", code=0),
+]
+
+
+def connected(heartbeat: int = 0) -> WireConnection:
+    wire = WireConnection(ConnectionOptions(heartbeat=heartbeat), None, None, lambda: None)
+    for data in GREETING:
+        wire.receive(data)
+    assert wire.phase is Phase.OPEN
+    return wire
+
+
+def attached(owner: Owner) -> tuple[WireConnection, WireSession]:
+    wire = connected()
+    session = wire.begin_session(b"s", owner)
+    for data in SESSION[:2]:
+        wire.receive(data)
+    assert session.is_usable
+    return wire, session
+
+
+def test_a_session() -> None:
+    owner = Owner()
+    wire, session = attached(owner)
+    numbers = [session.send("queue.query", queue="q"), session.send("execution.sync", sync=True)]
+    assert numbers == [0, 1]
+    for data in SESSION[2:6]:
+        wire.receive(data)
+    assert owner.transfers == [(0, "d", HEADER, BODY)]
+    assert session.results[0]["queue"] == "q"
+    assert owner.settled == [(0, 1)]
+    assert session.done.below == 2
+    wire.receive(SESSION[4])  # told again
+    assert owner.settled == [(0, 1)]
+    wire.receive(SESSION[6] + SESSION[7])
+    assert isinstance(session.failure, SessionError)
+    assert (session.failure.code, str(session.failure)) == (404, "not-found: gone")
+    assert not wire.sessions
+    assert wire.failure is None
+
+
+def test_what_is_not_fetched_is_not_completed() -> None:
+    wire, session = attached(Owner())
+    wire.receive(SESSION[2] + SESSION[3])
+    assert session.completed.below == 0
+    session.release([[0, 0]])
+    assert session.completed.below == 2
+
+
+def test_failures_say_what_they_are() -> None:
+    wire = WireConnection(ConnectionOptions(), None, None, lambda: None)
+    wire.receive(GREETING[0] + GREETING[1])
+    wire.receive(control("connection.close", reply_code=320, reply_text="go away"))
+    assert isinstance(wire.failure, AuthenticationError)
+    owner = Owner()
+    wire, session = attached(owner)
+    wire.receive(control("connection.close", reply_code=320, reply_text="good night"))
+    assert isinstance(wire.failure, ConnectionClosedError)
+    assert "good night" in str(wire.failure)
+    assert session.failure is wire.failure
+
+
+def test_a_close_that_was_asked_for_is_no_failure() -> None:
+    wire = connected()
+    wire.close()
+    wire.receive(control("connection.close-ok"))
+    assert (wire.phase, wire.failure) == (Phase.CLOSED, None)
+
+
+def test_heartbeats() -> None:
+    wire = connected(heartbeat=10)
+    wire.take_output()
+    for now in range(1, 12):
+        wire.tick(float(now))
+    assert wire.take_output()
+    wire.tick(40.0)
+    assert isinstance(wire.failure, HeartbeatError)
+
+
+def test_channels_end() -> None:
+    wire = connected()
+    for number in range(11):
+        wire.begin_session(b"%d" % number, Owner())
+    with pytest.raises(SessionError, match="11 channels"):
+        wire.begin_session(b"one too many", Owner())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ranges"),
+    [
+        ([], ()),
+        ([0], ((0, 0),)),
+        ([1, 2, 3, 5, 7, 8], ((1, 3), (5, 5), (7, 8))),
+        ([0xFFFFFFFF, 1 << 32], ((0xFFFFFFFF, 0),)),
+    ],
+)
+def test_ranges(numbers: list[int], ranges: tuple[tuple[int, int], ...]) -> None:
+    assert number_ranges(numbers) == ranges
+
+
+@given(st.data())
+def test_damaged_bytes_end_the_connection_or_pass(data: st.DataObject) -> None:
+    wire = WireConnection(ConnectionOptions(), "me", "secret", lambda: None)
+    greeting, session = bytearray(b"".join(GREETING)), bytearray(b"".join(SESSION))
+    victim = data.draw(st.sampled_from([greeting, session]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        victim[data.draw(st.integers(0, len(victim) - 1))] ^= data.draw(st.integers(1, 255))
+    wire.receive(bytes(greeting))
+    if wire.phase is Phase.OPEN:
+        own = wire.begin_session(b"s", Owner())
+        wire.receive(bytes(session))
+        assert own.failure is None or isinstance(own.failure, MessagingError)
+    assert wire.failure is None or isinstance(wire.failure, MessagingError)
+    assert (wire.phase is Phase.CLOSED) == (wire.failure is not None)
+    assert "secret" not in str(wire.failure)
