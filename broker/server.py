@@ -18,14 +18,14 @@ import ipaddress
 import socket
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Set
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Final, cast
 
 from broker.broker import Broker
 from broker.errors import InternalError, ModelError
 from broker.logs import log_of
+from broker.pressure import Pressure
 from broker.protocols.amqp_0_10.connection import Phase
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
@@ -33,7 +33,6 @@ from broker.security.authentication import Authentication
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.security.users import Users
 from broker.settings import BrokerSettings
-from broker.turn import Turn
 from formats.amqp_0_10.codes import CloseCode
 
 _LOG: Final = log_of("Network")
@@ -213,51 +212,6 @@ def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 
 def _is_absent(error: OSError) -> bool:
     return isinstance(error, socket.gaierror) or error.errno in (97, 99)  # no such family, address not available
-
-
-class Pressure:
-    """Publishers that are faster than the disk: they are not read until it has caught up.
-
-    A journal takes so much that is not on the disk, and then makes the whole broker wait. So when it has half of that,
-    all connections that have written to it lately are stopped, until what it has now is on the disk.
-
-    Args:
-        turn: what the event loop's turn has gathered.
-        call_soon: has a function called in the event loop's next turn.
-    """
-
-    def __init__(self, turn: Turn, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._turn, self._call_soon = turn, call_soon
-        self._writers: dict[Any, dict[SocketConnection, None]] = {}  # by journal, lately
-        self._full: dict[Any, None] = {}
-
-    def after(self, connection: SocketConnection, journals: Iterable[Any]) -> None:
-        """A connection has written to `journals`: stop it, and others that do, if too much waits for the disk."""
-        for journal in journals:
-            writers = self._writers.setdefault(journal, {})
-            writers[connection] = None
-            if journal in self._full:
-                connection.stop_reading(journal)
-            elif journal.unsynced > journal.bound // 2:
-                self._full[journal] = None
-                for each in writers:
-                    each.stop_reading(journal)
-                self._turn.when_synced(partial(self._ease, journal))
-
-    def holds(self, reasons: Set[object]) -> bool:
-        """Whether one of the reasons for not reading is a journal."""
-        return any(journal in reasons for journal in self._full)
-
-    def _ease(self, journal: Any, _error: Exception | None) -> None:
-        """What the journal had is on the disk, or never will be: go on with those who were stopped."""
-        del self._full[journal]
-        for connection in self._writers.pop(journal, ()):
-            connection.go_on_reading(journal)
-            self._call_soon(connection.catch_up)  # not now, while a turn may be ending
-
-    def forget(self) -> None:
-        """Some time has gone by: whoever has not written lately is not stopped."""
-        self._writers = {journal: writers for journal, writers in self._writers.items() if journal in self._full}
 
 
 class SocketConnection(asyncio.Protocol):

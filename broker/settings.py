@@ -27,7 +27,7 @@ class BrokerSettings:
         max_channels: of a connection, offered in `tune`.
         heartbeat_max_seconds: offered in `tune`; what a client asks for above it is lowered.
         max_message_bytes: of a message's content and headers; a larger one ends its session.
-        max_unfinished_bytes: of the messages of which a part has come, on all connections; one that is too much ends its
+        max_unfinished_bytes: of the messages of which a part has come, over all connections; one too many ends its
             session.
         session_timeout_max_seconds: how long a session that is detached is kept at most.
         max_detached_sessions: how many of them are kept at one time.

@@ -23,7 +23,8 @@ from broker.errors import ModelError
 from broker.logs import log_of
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Barrier, Queue
+    from broker.queues.barriers import Barrier
+    from broker.queues.queue import Queue
     from broker.store_protocol import Store
 
 _LOG: Final = log_of("Broker")

@@ -2,16 +2,14 @@
 
     head -> entry -> entry -> ... -> end          linked in the order in which the messages came
                        ^ cursor                   no entry before it waits to be delivered
-                              ^ limit             the first position that may not be delivered yet
+                              ^ barriers          from the first of them on nothing may be delivered yet
 
 Consumers that can take a message stand in a ring and get one each in turn. A message that comes back (release, a
 session that ends) is again where it was, and the cursor goes back to it. Those who only look on have cursors of their
 own.
 
 A message that a durable queue keeps in its journal may be delivered when its record is on the disk, and none that came
-after it before: so what is written raises a barrier, and `limit` is where the first barrier begins that still stands.
-What has been written and has no barrier yet, since its flush begins at the end of the turn, is held as well. Everything
-else may be delivered at once.
+after it before: that is what `barriers` are for. Everything else may be delivered at once.
 
 Nothing is delivered when a message comes: the queue is put among those that the turn has to serve, and `dispatch` is
 called when all that came with it is in.
@@ -26,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import InternalError, ResourceLimitExceededError
+from broker.queues.barriers import Barrier, Barriers
 from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
 from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, LEAVING, UNCOMMITTED, Entry, end_entry
 from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
@@ -36,23 +35,7 @@ if TYPE_CHECKING:
     from broker.store_protocol import Store
     from broker.turn import Turn
 
-_NO_LIMIT: Final = 1 << 62
 _new_entry: Final = Entry.__new__
-
-
-class Barrier:
-    """Messages that are not to be delivered before something is on the disk.
-
-    Attributes:
-        first: position of the first of them.
-        is_open: whether it is.
-    """
-
-    __slots__ = ("first", "is_open")
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.is_open = False
 
 
 class Queue:
@@ -88,8 +71,6 @@ class Queue:
         "_cursor",
         "_end",
         "_head",
-        "_held_from",
-        "_limit",
         "_turn",
         "_waiting",
         "acquired_count",
@@ -135,8 +116,7 @@ class Queue:
         self._end = end_entry(1)
         self._head.next, self._end.previous = self._end, self._head
         self._cursor = self._end
-        self._limit = self._held_from = _NO_LIMIT
-        self._barriers: deque[Barrier] = deque()  # in the order in which they begin
+        self._barriers = Barriers()
         self._waiting: deque[Consumer] = deque()
         self._consumers: list[Consumer] = []
         self._browsers: list[Consumer] = []
@@ -212,10 +192,7 @@ class Queue:
     def add_held(self, message: Message, rid: int) -> Entry:
         """As `add`, but it, and what follows, is delivered only when a barrier that is raised after it was lowered."""
         entry = self.add(message, rid)
-        if self._held_from == _NO_LIMIT:
-            self._held_from = entry.position
-            if self._limit == _NO_LIMIT:
-                self._limit = entry.position
+        self._barriers.hold(entry.position)
         return entry
 
     def add_uncommitted(self, message: Message, rid: int) -> Entry:
@@ -230,29 +207,15 @@ class Queue:
 
     def raise_barrier(self) -> Barrier:
         """What was added and held so far is waited for, until `lower` is called with this."""
-        barrier = Barrier(self._held_from)
-        self._held_from = _NO_LIMIT
-        barriers = self._barriers
-        at = len(barriers)
-        while at and barriers[at - 1].first > barrier.first:
-            at -= 1  # of a transaction, which came later
-        barriers.insert(at, barrier)
-        return barrier
+        return self._barriers.raise_held()
 
     def raise_barrier_at_end(self) -> Barrier:
         """What is added from now on is waited for, until `lower` is called with this."""
-        barrier = Barrier(self._end.position)
-        self._limit = min(self._limit, barrier.first)
-        self._barriers.append(barrier)
-        return barrier
+        return self._barriers.raise_at(self._end.position)
 
     def lower(self, barrier: Barrier) -> None:
         """What the barrier was for is on the disk."""
-        barrier.is_open = True
-        barriers = self._barriers
-        while barriers and barriers[0].is_open:
-            barriers.popleft()
-        self._limit = min(barriers[0].first, self._held_from) if barriers else self._held_from
+        self._barriers.lower(barrier)
         self._turn.ready[self] = None
         self._turn.schedule()
 
@@ -438,7 +401,7 @@ class Queue:
         while waiting:
             entry = self._cursor
             state = entry.state
-            if state == END or entry.position >= self._limit:
+            if state == END or entry.position >= self._barriers.limit:
                 break
             self._cursor = entry.next
             if state != AVAILABLE:
@@ -483,7 +446,7 @@ class Queue:
         """Let one who looks on see what it has not seen."""
         while browser.is_waiting:
             entry = browser.cursor
-            if entry.state == END or entry.position >= self._limit:
+            if entry.state == END or entry.position >= self._barriers.limit:
                 return
             if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= self._clock()):
                 result = browser.deliver(entry)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from broker.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.exchanges.exchange import Exchange
 from broker.message import Message
+from broker.queues.barriers import Barrier
 from broker.queues.entry import ACQUIRED, LEAVING, Entry
-from broker.queues.queue import Barrier, Queue
+from broker.queues.queue import Queue
 
 if TYPE_CHECKING:
     from broker.broker import Broker

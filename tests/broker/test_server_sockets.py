@@ -47,7 +47,7 @@ def read_to_the_end(peer: RawPeer) -> ConnectionClosedError | PeerGoneError:
 
 def test_no_more_connections_than_allowed() -> None:
     async def test() -> None:
-        async with served(max_connections=2) as found:
+        async with served(max_connections=2, negotiate_seconds=1000.0) as found:
             first, second = await client(RawPeer, found.port), await client(RawPeer, found.port)
             third = await client(RawConnection, found.port)
             with third:

@@ -53,11 +53,11 @@ class Watcher(ClientSession):
         for name in self._queues:
             subscribe(self, name, acquire_mode=1, credit=UNLIMITED)
 
-    def on_command(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         self.begin_command()
         command, _, values = decode_command(payload)
         require(command.name == "message.transfer", f"{command.name}: {values}")
-        self.seen[values["destination"]].append(read_delivery(header or b"", body))
+        self.seen[values["destination"]].append(read_delivery(header or b"", body or b""))
 
 
 def subscribe(session: ClientSession, name: str, *, acquire_mode: int, credit: int) -> None:
@@ -82,6 +82,8 @@ class ModelSession(ClientSession):
         held: number of a transfer -> the copy that it brought.
         waiting: number of a command -> what its completion means.
         accepts: those that the broker has to keep, once they have reached it: number -> copies.
+        failing: number of a command -> what it means that there is no room for it.
+        transaction: what is to be committed next.
     """
 
     def __init__(
@@ -113,11 +115,11 @@ class ModelSession(ClientSession):
             self.accepts.pop(number, None)
             self.waiting.pop(number)()
 
-    def on_command(self, payload: bytes, header: bytes | None, body: bytes) -> None:
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         number = self.begin_command()
         command, _, values = decode_command(payload)
         if command.name == "message.transfer":
-            seen = read_delivery(header or b"", body)
+            seen = read_delivery(header or b"", body or b"")
             queue = next(each for each in self.queues if each.name == values["destination"])
             self.held[number] = self.model.delivered(self, queue, seen.number, seen.body, is_marked=seen.is_marked)
         elif command.name == "execution.exception":
@@ -188,7 +190,7 @@ class ModelSession(ClientSession):
         command = self.ask("message.accept", lambda: self.model.gone(copies), transfers=ranges_of(numbers))
         self.accepts[command] = copies
 
-    def release(self, numbers: list[int], *, is_marked: bool) -> None:
+    def give_back(self, numbers: list[int], *, is_marked: bool) -> None:
         """Give messages back."""
         copies = self._take(numbers)
         for copy in copies:

@@ -140,7 +140,8 @@ def _check_transaction(model: Model, transaction: Transaction, there: Mapping[st
     enqueues = [each for each in enqueues if each.queue.is_certain and each.queue.name in there]
     dequeues = [copy for copy in transaction.dequeues if copy.is_kept and copy.queue.name in there]
     sound = [each for each in enqueues if _goes_for_sure(each) and not each.need_not_be(model.now, transaction)]
-    is_committed = all(_is_there(each, there) for each in sound) and not any(_is_there(each, there) for each in dequeues)
+    is_dequeued = not any(_is_there(each, there) for each in dequeues)
+    is_committed = is_dequeued and all(_is_there(each, there) for each in sound)
     kept = [each for each in dequeues if each.is_promised and not each.need_not_be(model.now, transaction)]
     is_aborted = not any(_is_there(each, there) for each in enqueues) and all(_is_there(each, there) for each in kept)
     came = {each.message.number: _is_there(each, there) for each in enqueues}
@@ -179,16 +180,19 @@ def after(model: Model, found: Found) -> Model:
 
 
 def _take_over(model: Model, new: Model, queue: QueueModel, old: Copy | None, seen: Seen) -> None:
-    message = new.messages.get(seen.number)
+    was, message = model.messages[seen.number], new.messages.get(seen.number)
     if message is None:
-        was = model.messages[seen.number]
         exchange = None if was.exchange is None else new.exchanges.get(was.exchange.name)
         completed = was.completed_at or model.now
         message = new.messages[seen.number] = MessageModel(
             seen.number, was.publisher, exchange, was.key, True, was.sent_at, was.ttl, completed_at=completed
         )
     copy = new.expect(message, queue)
-    source = model.messages[seen.number].exchange
-    copy.is_moved = old.is_moved if old is not None else source is not None and source.name not in new.exchanges
+    if old is not None:
+        copy.is_moved = old.is_moved
+    elif was.exchange is None:
+        copy.is_moved = was.key != queue.name
+    else:
+        copy.is_moved = model.queues[queue.name] not in was.exchange.ever
     copy.is_promised, copy.available_in = True, new.turn
     copy.was_delivered = copy.needs_mark = seen.is_marked

@@ -7,6 +7,7 @@ then there is work under a seed. `broker_matrix` kills it.
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Final
 
 from tests.faults.broker_clients import ModelSession, OneSession, Watcher
@@ -58,20 +59,20 @@ class BrokerLife:
     ) -> None:
         self.disk, self.rng = disk, rng
         self.model = model
+        self._is_looked_at = False
         self.peers: list[Peer] = []
-        self.process = BrokerProcess(
-            disk, rng, lambda: self.model.now, self._turned, must_be_clean=must_be_clean
-        )
+        self.process = BrokerProcess(disk, rng, lambda: self.model.now, self._turned, must_be_clean=must_be_clean)
         try:
             found = self._look()
             check(model, found, order or {})
-            self.model = after(model, found)
+            self.model, self._is_looked_at = after(model, found), True
         except BaseException:
             self.process.discard()
             raise
 
     def _turned(self) -> None:
-        self.model.end_turn(_has_ended)
+        if self._is_looked_at:
+            self.model.end_turn(_has_ended)
 
     def _look(self) -> Found:
         """What a client sees that looks at all queues."""
@@ -225,7 +226,7 @@ class BrokerLife:
             if chance < 0.55 or (session.is_transactional and chance > 0.85):
                 session.accept(numbers)
             elif chance < 0.85:
-                session.release(numbers, is_marked=self.rng.random() < 0.5)
+                session.give_back(numbers, is_marked=self.rng.random() < 0.5)
             else:
                 session.reject(numbers)
         session.complete()
@@ -294,10 +295,7 @@ class BrokerLife:
 
     def _declare_exchange(self, manager: Peer, name: str, kind: str) -> None:
         exchange = self.model.exchanges[name] = ExchangeModel(name, kind)
-
-        def done() -> None:
-            exchange.is_certain = True
-
+        done = partial(setattr, exchange, "is_certain", True)
         manager.session.ask("exchange.declare", done, exchange=name, type=kind, durable=True)
 
     def _declare_queue(self, manager: Peer, name: str, *, durable: bool, alternate: str | None) -> None:
@@ -305,10 +303,7 @@ class BrokerLife:
             return
         dead = None if alternate is None else self.model.exchanges[alternate]
         queue = self.model.queues[name] = QueueModel(name, durable, dead)
-
-        def done() -> None:
-            queue.is_certain = True
-
+        done = partial(setattr, queue, "is_certain", True)
         manager.session.ask("queue.declare", done, queue=name, durable=durable, alternate_exchange=alternate)
 
     def _bind(self, manager: Peer, exchange_name: str, queue_name: str, key: str) -> None:
@@ -317,10 +312,7 @@ class BrokerLife:
         exchange, queue = self.model.exchanges[exchange_name], self.model.queues[queue_name]
         binding = self.model.bindings[exchange_name, queue_name, key] = BindingModel(exchange, queue, key)
         exchange.ever.add(queue)
-
-        def done() -> None:
-            binding.is_certain = True
-
+        done = partial(setattr, binding, "is_certain", True)
         manager.session.ask("exchange.bind", done, exchange=exchange_name, queue=queue_name, binding_key=key)
 
     def _unbind(self, manager: Peer) -> None:
@@ -329,7 +321,10 @@ class BrokerLife:
             binding = self.rng.choice(bindings)
             binding.is_leaving = True
             exchange, queue, key = binding.exchange.name, binding.queue.name, binding.key
-            done = lambda: self.model.bindings.pop((exchange, queue, key), None)  # noqa: E731
+
+            def done() -> None:
+                self.model.bindings.pop((exchange, queue, key), None)
+
             manager.session.ask("exchange.unbind", done, exchange=exchange, queue=queue, binding_key=key)
 
     def _delete_queue(self, manager: Peer, queue: QueueModel) -> None:

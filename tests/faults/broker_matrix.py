@@ -17,19 +17,21 @@ class BrokerMatrix:
     """Kills brokers, and looks at what is left.
 
     A run has one broker for some lives. Before a call that changes the disk the path forks: the process is killed
-    there, by SIGKILL or power loss, on a copy of the disk; others that start with what is left are killed in turn, while
-    they start or a little later; and one of them has to find all that was promised. The run itself goes on, and each of
+    there, by SIGKILL or power loss, on a copy of the disk; others that start with what is left are killed in turn,
+    while they start or a little later; and one has to find all that was promised. The run itself goes on, and each of
     its lives ends with SIGTERM, or with a crash.
 
     Attributes:
-        share: of the calls, how many are kill points.
+        share: of the calls, how many are kill points; the catalogue's, which are few, all are, if any is.
         kill_points, stops: how many processes were killed, and stopped.
+        delivered: how many messages came to clients.
         failure: what was found in a fork.
     """
 
     share: float = 1.0
     kill_points: int = 0
     stops: int = 0
+    delivered: int = 0
     failure: BrokenPromiseError | None = None
     _life: BrokerLife | None = field(default=None, repr=False)
 
@@ -56,6 +58,7 @@ class BrokerMatrix:
             finally:
                 self._end(life)
             model = life.model
+            self.delivered += model.deliveries
             order = None if is_clean else order
             disk.crash(power_loss=rng.random() < 0.5)
         BrokerLife(disk, model, rng, order, must_be_clean=is_clean).discard()
@@ -76,7 +79,8 @@ class BrokerMatrix:
 
     def _visit(self, rng: random.Random, call: Call) -> None:
         chance = random.Random(rng.getrandbits(64))
-        if chance.random() >= self.share or self.failure is not None:
+        is_chosen = chance.random() < self.share or (call.name == "batch" and self.share)
+        if not is_chosen or self.failure is not None:
             return
         assert self._life is not None
         life = self._life
@@ -95,13 +99,13 @@ class BrokerMatrix:
             life = None
             try:
                 life = BrokerLife(disk, model, rng, order)
-                model = life.model
                 life.begin()
                 life.work(rng.randint(0, 40))
             except Killed:
                 self.kill_points += 1
-            if life is not None:
-                model, order = life.model, life.order()
-                life.discard()
+            finally:
+                if life is not None:
+                    model, order = life.model, life.order()
+                    life.discard()
             disk.crash(power_loss=rng.random() < 0.5)
         BrokerLife(disk, model, rng, order).discard()

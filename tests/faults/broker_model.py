@@ -178,6 +178,7 @@ class Model:
         moves, transactions: those that are under way.
         turn: the number of the broker's turn.
         now: seconds since 1970.
+        deliveries: how many messages came.
         suspicions: copies that came while somebody else had them, and who that was.
         overtaken: copies that did not come before one that was sent later, that one, and since when they could.
     """
@@ -193,7 +194,7 @@ class Model:
         self.now = 1_700_000_000.0
         self.suspicions: list[tuple[Copy, object]] = []
         self.overtaken: list[tuple[Copy, Copy, int]] = []
-        self.numbers = 0
+        self.numbers = self.deliveries = 0
 
     def unique(self) -> int:
         """A number that was never given out."""
@@ -288,6 +289,7 @@ class Model:
         require(copy.was_delivered or not is_marked, f"{what} is marked as redelivered, and never was delivered")
         self._check_order(copy)
         self._learn(copy)
+        self.deliveries += 1
         copy.holder, copy.was_delivered, copy.available_in = session, True, None
         return copy
 
@@ -378,10 +380,11 @@ class Model:
         if move not in self.moves:
             return
         self.moves.remove(move)
-        is_alone = not move.source.is_gone and all(each is move or isinstance(each, Purge) for each in move.source.leaving)
+        others = (each for each in move.source.leaving if each is not move and not isinstance(each, Purge))
+        if not move.source.is_gone and not any(others):
+            for target in move.targets:
+                target.is_promised = True
         self.gone([move.source])
-        for target in move.targets if is_alone else ():
-            target.is_promised = True
 
     # ---- transactions ----
 

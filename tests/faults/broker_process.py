@@ -12,7 +12,6 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.broker import Broker
@@ -100,7 +99,8 @@ class Wire:
         raise AssertionError("a password")
 
     def write(self, data: bytes) -> None:
-        """The client has it."""
+        """The client has it. (The event loop goes on for a moment when a callback was killed: the dead say nothing.)"""
+        self._process.disk.check_alive(self._process.disk.life)
         self.client.receive(data)
 
     def close(self) -> None:
@@ -150,11 +150,11 @@ class BrokerProcess:
         self._loop = asyncio.SelectorEventLoop()
         self._loop.set_exception_handler(self._failed)
         self.broker = Broker(_SETTINGS, self.store, self._call_soon, clock)
-        self.broker.recover(restore_message)
-        require(not self.broker.in_doubt_messages, "a transaction in doubt")
         self.broker.turn.is_idle = lambda: rng.random() < 0.2
         self.sessions = SessionRegistry(self.broker)
         try:
+            self.broker.recover(restore_message)
+            require(not self.broker.in_doubt_messages, "a transaction in doubt")
             self.run(self.broker.wiring.keep_standard_exchanges(), self._kept)
             self.settle()
         except BaseException:
@@ -183,6 +183,7 @@ class BrokerProcess:
         task = self._loop.create_task(self._run(work, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # which was not begun if the process died before
 
     async def _run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
         error: ModelError | None = None

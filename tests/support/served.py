@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from tests.support.raw_connection import RawConnection
 from tests.system.processes import PATIENCE_SECONDS
 
 SETTINGS: Final = BrokerSettings(port=0, interfaces=("127.0.0.1",), auth=False)
+MOST_CLIENTS: Final = 32
+"""So many can do something at one time."""
 _Found = TypeVar("_Found")
 
 
@@ -126,6 +129,7 @@ async def served(path: Path | None = None, **changed: Any) -> AsyncIterator[Serv
     """A broker, with a store if there is a `path`, until the end; `changed` are settings."""
     thresholds = gc.get_threshold()
     loop, driver = asyncio.get_running_loop(), HeldDriver()
+    loop.set_default_executor(ThreadPoolExecutor(MOST_CLIENTS))
     settings = replace(SETTINGS, **changed)
     store: Any = None
     if path is not None:

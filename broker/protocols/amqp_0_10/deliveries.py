@@ -10,11 +10,12 @@ Source: AMQP 0-10, class message, and session.completed.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.protocols.amqp_0_10.sequence import unwrap_ranges
+from broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
 from broker.queues.entry import Entry
 
 if TYPE_CHECKING:
@@ -79,21 +80,22 @@ class Deliveries:
 
     # ---- what the client completes ----
 
-    def completed(self, first: int, last: int) -> None:
-        """The client has completed these transfers: credit comes back."""
+    def completed(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """The client has completed these transfers, in merged ranges: credit comes back."""
         runs = self._runs
         before: list[_Run] = []
-        while runs and runs[0].first <= last:
-            run = runs.popleft()
-            if run.first < first:
-                before.append(self._cut(run, first))
-                if before[-1] is run:
-                    continue
-            end = min(run.last, last)
-            self._run_completed(run, end)
-            if end < run.last:
-                run.first = end + 1
-                runs.appendleft(run)
+        for first, last in ranges:
+            while runs and runs[0].first <= last:
+                run = runs.popleft()
+                if run.first < first:
+                    before.append(self._cut(run, first))
+                    if before[-1] is run:
+                        continue
+                end = min(run.last, last)
+                self._run_completed(run, end)
+                if end < run.last:
+                    run.first = end + 1
+                    runs.appendleft(run)
         runs.extendleft(reversed(before))
 
     @staticmethod
@@ -123,32 +125,29 @@ class Deliveries:
             ranges: of transfers, as they came.
             near: the number of the next transfer.
         """
-        wanted = unwrap_ranges(ranges or (), near)
+        wanted = merge_ranges(unwrap_ranges(ranges or (), near))
         unsettled = self.unsettled
-        for first, last in wanted:
-            for number in _numbers(first, last, unsettled):
-                yield number, unsettled.pop(number)
+        for number in _numbers(wanted, unsettled):
+            yield number, unsettled.pop(number)
         if self.looked_at:
-            for first, last in wanted:
-                for number in _numbers(first, last, self.looked_at):
-                    del self.looked_at[number]
+            for number in _numbers(wanted, self.looked_at):
+                del self.looked_at[number]
 
     def acquire(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> list[tuple[int, int]]:
         """Acquire messages that were shown. Returns the ranges of those that nobody else had."""
         acquired: list[tuple[int, int]] = []
-        for first, last in unwrap_ranges(ranges or (), near):
-            for number in sorted(_numbers(first, last, self.looked_at)):
-                if len(acquired) == MOST_RANGES:  # what is not acquired now can be asked for again
-                    return acquired
-                delivery = self.looked_at[number]
-                queue = delivery.subscription.queue
-                if queue.is_deleted or not queue.acquire(delivery.entry):
-                    continue
-                self.unsettled[number] = self.looked_at.pop(number)
-                if acquired and acquired[-1][1] == number - 1:
-                    acquired[-1] = (acquired[-1][0], number)
-                else:
-                    acquired.append((number, number))
+        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.looked_at):
+            if len(acquired) == MOST_RANGES:  # what is not acquired now can be asked for again
+                break
+            delivery = self.looked_at[number]
+            queue = delivery.subscription.queue
+            if queue.is_deleted or not queue.acquire(delivery.entry):
+                continue
+            self.unsettled[number] = self.looked_at.pop(number)
+            if acquired and acquired[-1][1] == number - 1:
+                acquired[-1] = (acquired[-1][0], number)
+            else:
+                acquired.append((number, number))
         return acquired
 
     def take_all(self) -> list[Delivery]:
@@ -160,8 +159,15 @@ class Deliveries:
         return deliveries
 
 
-def _numbers(first: int, last: int, among: dict[int, Delivery]) -> list[int]:
-    """The numbers from `first` to `last` that are in `among`: a peer may name any range, so the shorter is gone by."""
-    if last - first < len(among):
-        return [number for number in range(first, last + 1) if number in among]
-    return [number for number in among if first <= number <= last]
+def _numbers(ranges: list[tuple[int, int]], among: dict[int, Delivery]) -> list[int]:
+    """The numbers of merged ranges that are in `among`, going up.
+
+    A peer may name any range: so what is shorter is gone through, the ranges or what there is.
+    """
+    if sum(last - first + 1 for first, last in ranges) <= len(among):
+        return [number for first, last in ranges for number in range(first, last + 1) if number in among]
+    numbers = sorted(among)
+    found: list[int] = []
+    for first, last in ranges:
+        found += numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
+    return found

@@ -45,6 +45,17 @@ def unwrap_completed(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple
     return [(end - ((last - first) & _BITS), end) for first, last, end in ends]
 
 
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers in ranges that go up and do not touch: to be gone through once, however a peer names them."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return merged
+
+
 def wrap_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Ranges as they are written."""
     return tuple((first & _BITS, last & _BITS) for first, last in ranges)

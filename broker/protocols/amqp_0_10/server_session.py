@@ -248,9 +248,9 @@ class ServerSession(Session):
             except ModelError as error:
                 self.fail_command(self.received, b"", error)
 
-    def on_peer_completed(self, first: int, last: int) -> None:
+    def on_peer_completed_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """The client has completed transfers."""
-        self.deliveries.completed(first, last)
+        self.deliveries.completed(ranges)
 
     # ---- queues and subscriptions ----
 

@@ -27,6 +27,7 @@ from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.sequence import (
     Completed,
     Ranges,
+    merge_ranges,
     unwrap,
     unwrap_completed,
     unwrap_ranges,
@@ -114,6 +115,11 @@ class Session:
     def on_peer_completed(self, first: int, last: int) -> None:
         """The peer has completed the commands `first` to `last` that were sent."""
 
+    def on_peer_completed_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """As `on_peer_completed`, for all ranges of one control, merged."""
+        for first, last in ranges:
+            self.on_peer_completed(first, last)
+
     def grant_timeout(self, seconds: int) -> int:
         """How long the session may outlive its connection, if the peer asks for `seconds`."""
         return seconds
@@ -155,7 +161,7 @@ class Session:
             self._replay_bytes = 0
 
     def _forget(self, ranges: list[tuple[int, int]]) -> None:
-        """The peer has these: they need not be sent again."""
+        """The peer has these, in merged ranges: they need not be sent again."""
         replay = self._replay
         if not replay or not ranges:
             return
@@ -163,9 +169,15 @@ class Session:
             while replay and replay[0].number <= ranges[0][1]:
                 self._replay_bytes -= replay.popleft().size
             return
-        kept = [each for each in replay if not any(first <= each.number <= last for first, last in ranges)]
-        self._replay = deque(kept)
-        self._replay_bytes = sum(each.size for each in kept)
+        self._replay = deque()
+        index = 0
+        for each in replay:
+            while index < len(ranges) and ranges[index][1] < each.number:
+                index += 1
+            if index < len(ranges) and ranges[index][0] <= each.number:
+                self._replay_bytes -= each.size
+            else:
+                self._replay.append(each)
 
     # ---- receiving ----
 
@@ -286,14 +298,13 @@ class Session:
     def _on_completed(self, values: dict[str, Any]) -> None:
         ranges = self._ranges_sent(values["commands"] or ())
         self._forget(ranges)
-        for first, last in ranges:
-            self.on_peer_completed(first, last)
+        self.on_peer_completed_ranges(ranges)
         if values["timely_reply"]:
             self.send_control("session.known-completed", commands=values["commands"] or ())
 
     def _ranges_sent(self, ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-        found = unwrap_completed(ranges, self.sent)
-        last = max((last for _, last in found), default=-1)
+        found = merge_ranges(unwrap_completed(ranges, self.sent))
+        last = found[-1][1] if found else -1
         if last >= self.sent:
             raise FramingError(f"command {last} is said to be completed, and was never sent")
         return found

@@ -12,7 +12,7 @@ from broker.security.authentication import Authentication
 from broker.security.mechanisms import AnonymousClient, Failure, Success
 from broker.security.users import Users
 from broker.settings import BrokerSettings
-from formats.amqp_0_10.codes import CloseCode, DetachCode
+from formats.amqp_0_10.codes import CloseCode
 from formats.amqp_0_10.commands import encode_control
 from formats.amqp_0_10.frames import (
     COMMAND,
@@ -25,6 +25,7 @@ from formats.amqp_0_10.frames import (
     encode_frame,
 )
 from formats.amqp_0_10.plain import plain_map
+from tests.broker.protocols.opening import started, tuned
 from tests.broker.protocols.world import Client, World
 
 FRAMING = CloseCode.FRAMING_ERROR
@@ -99,13 +100,6 @@ def guarded(*, users: bool = True) -> World:
     )
 
 
-def started(client: Client, mechanism: str, response: bytes | None = None) -> Client:
-    client.send(PROTOCOL_HEADER)
-    client.control("connection.start-ok", client_properties={}, mechanism=mechanism, response=response, locale="en_US")
-    client.sync()
-    return client
-
-
 def test_anonymous() -> None:
     client = started(World().connect(), "ANONYMOUS")
     assert client.names() == ["connection.start", "connection.tune"]
@@ -168,14 +162,6 @@ def test_without_a_user_file_only_this_host_is_let_in() -> None:
 
 
 # ---- limits, and the order of all this ----
-
-
-def tuned(client: Client, **values: Any) -> Client:
-    started(client, "ANONYMOUS")
-    client.control("connection.tune-ok", **values)
-    client.control("connection.open")
-    client.sync()
-    return client
 
 
 def test_tune_offers_the_limits_of_the_broker() -> None:
@@ -375,110 +361,6 @@ def test_whoever_is_not_read_is_not_dead() -> None:
     client.machine.pause()
     client.machine.tick(2000.0)
     assert client.close_code() is None
-
-
-# ---- sessions ----
-
-
-def detached(client: Client) -> list[tuple[int, bytes, int]]:
-    client.sync()
-    return [
-        (channel, values["name"], values["code"])
-        for channel, name, values in client.controls
-        if name == "session.detached"
-    ]
-
-
-def test_attach_and_detach() -> None:
-    client = World().open_client(name=b"one")
-    assert client.names()[-2:] == ["session.attached", "session.command-point"]
-    client.control("session.detach", on=1, name=b"one")
-    assert detached(client) == [(1, b"one", DetachCode.NORMAL)]
-    assert len(client.world.sessions) == 0
-
-
-def test_several_sessions_of_one_connection() -> None:
-    client = World().open_client(name=b"one")
-    client.attach(b"two", on=7)
-    client.declare("q")
-    client.publish("q", b"m", on=7)
-    client.sync()
-    assert len(client.world.sessions) == 2
-    assert client.world.broker.queues["q"].message_count == 1
-
-
-def test_a_channel_that_is_in_use() -> None:
-    client = World().open_client(name=b"one")
-    client.control("session.attach", on=1, name=b"two")
-    assert detached(client) == [(1, b"two", DetachCode.TRANSPORT_BUSY)]
-    client.declare("q")
-    assert "q" in client.world.broker.queues
-
-
-def test_a_session_that_is_attached_elsewhere() -> None:
-    world = World()
-    first, second = world.open_client(name=b"one"), world.open_client(name=None)
-    second.control("session.attach", on=3, name=b"one")
-    assert detached(second) == [(3, b"one", DetachCode.SESSION_BUSY)]
-    assert first.session(b"one").connection is first.machine
-
-
-@pytest.mark.parametrize("timeout", [0, 60])
-def test_attach_by_force(timeout: int) -> None:
-    world = World()
-    first, second = world.open_client(name=b"one", timeout=timeout), world.open_client(name=None)
-    session = first.session(b"one")
-    second.attach(b"one", on=3, force=True)
-    assert detached(first) == [(1, b"one", DetachCode.SESSION_BUSY)]
-    assert second.session(b"one").connection is second.machine
-    assert (second.session(b"one") is session) == bool(timeout)
-    first.publish("q", b"late")
-    first.control("session.flush", on=1)
-    first.sync()
-    assert first.close_code() is None
-
-
-def test_detach_of_what_is_not_attached() -> None:
-    client = World().open_client(name=b"one")
-    client.control("session.detach", on=2, name=b"two")
-    client.control("session.detach", on=1, name=b"other")
-    assert detached(client) == [(2, b"two", DetachCode.NOT_ATTACHED), (1, b"other", DetachCode.NOT_ATTACHED)]
-
-
-def test_users_have_names_of_their_own() -> None:
-    world = World()
-    for user in (b"\0a\0x", b"\0b\0x"):
-        client = started(world.connect(), "PLAIN", user)
-        client.control("connection.tune-ok")
-        client.control("connection.open")
-        client.attach(b"same")
-    assert len(world.sessions) == 2
-
-
-def test_a_channel_beyond_the_last() -> None:
-    client = tuned(World().connect(), channel_max=4)
-    client.attach(b"last", on=4)
-    client.control("session.attach", on=5, name=b"beyond")
-    assert client.close_code() == FRAMING
-
-
-def test_a_session_that_was_detached_is_kept_for_its_timeout() -> None:
-    world = World(BrokerSettings(auth=False, session_timeout_max_seconds=50, max_detached_sessions=2))
-    client = world.open_client(name=b"one", timeout=1000)
-    assert client.of("session.timeout") == [{"timeout": 50}]
-    client.machine.closed()
-    world.sessions.tick(world.now + 49)
-    assert len(world.sessions) == 1
-    world.sessions.tick(world.now + 50)
-    assert len(world.sessions) == 0
-
-
-def test_only_so_many_detached_sessions_are_kept() -> None:
-    world = World(BrokerSettings(auth=False, max_detached_sessions=2))
-    for name in (b"1", b"2", b"3"):
-        world.open_client(name=name, timeout=60).machine.closed()
-    assert world.sessions.find("anonymous@QPID", b"1") is None
-    assert len(world.sessions) == 2
 
 
 # ---- the client's end ----

@@ -157,6 +157,16 @@ def test_every_command_is_executed_once_and_in_order(steps: list[tuple[str, obje
     assert len(lossy.world.sessions) == 1
 
 
+def test_what_is_completed_is_told_again_to_whoever_attaches_again() -> None:
+    client = World().open_client(timeout=60)
+    number = client.declare("q")
+    assert number in client.completed
+    client.machine.closed()
+    back = client.world.open_client(name=None)
+    back.attach(b"session", point=number + 1)
+    assert number in back.completed
+
+
 def test_commands_that_come_again_in_the_turn_of_the_first_time() -> None:
     """The connection is lost, and the next one attaches the session, before the broker's turn has ended."""
     world = World()

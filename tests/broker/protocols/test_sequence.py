@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from broker.protocols.amqp_0_10.sequence import (
     Completed,
+    merge_ranges,
     unwrap,
     unwrap_completed,
     unwrap_ranges,
@@ -120,3 +121,11 @@ def test_many_gaps_are_no_trouble() -> None:
     for number in range(0, 100_000, 2):
         completed.add(number, number)
     assert completed.ranges() == [(0, 99_999)]
+
+
+@given(st.lists(RANGES, max_size=30))
+def test_merged_ranges_have_the_same_numbers_and_go_up(ranges: list[tuple[int, int]]) -> None:
+    merged = merge_ranges(ranges)
+    numbers = [number for first, last in merged for number in range(first, last + 1)]
+    assert numbers == sorted({number for first, last in ranges for number in range(first, last + 1)})
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(merged))

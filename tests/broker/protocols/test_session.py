@@ -412,6 +412,17 @@ def test_what_the_peer_has_is_not_sent_again(name: str) -> None:
     assert again(session) == [("command-point", 2), ("stop", "c")]
 
 
+@given(st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), max_size=12))
+def test_what_is_confirmed_in_any_ranges_is_not_kept(pairs: list[tuple[int, int]]) -> None:
+    session = make(timeout=10)
+    send(session, *map(str, range(20)))
+    ranges = tuple((min(pair), max(pair)) for pair in pairs)
+    session.on_control("session.confirmed", {"commands": ranges})
+    named = {number for first, last in ranges for number in range(first, last + 1)}
+    assert [each.number for each in session._replay] == [number for number in range(20) if number not in named]
+    assert session._replay_bytes == sum(each.size for each in session._replay)
+
+
 def test_nothing_is_kept_without_a_timeout() -> None:
     session = make()
     send(session, "a", "b")

@@ -169,6 +169,17 @@ def test_a_message_that_is_too_large() -> None:
     assert client.world.broker.queues["q"].message_count == 1
 
 
+def test_what_comes_for_no_session_takes_no_room_from_others() -> None:
+    client = World(BrokerSettings(auth=False, max_message_bytes=50_000)).open_client()
+    client.declare("q")
+    payload = encode_command("message.transfer")
+    client.send(b"".join(encode_command_frames(9, payload, b"", bytes(45_000), 4096)[:-1]))
+    client.send(b"".join(encode_command_frames(1, payload, header(routing_key="q"), bytes(45_000), 4096)))
+    client.sync()
+    assert client.exceptions == []
+    assert client.world.broker.queues["q"].message_count == 1
+
+
 def test_a_message_in_anothers_name() -> None:
     client = World(BrokerSettings(auth=True)).open_client()
     client.declare("q")

@@ -1,0 +1,148 @@
+"""What meets in a broker at a bad moment: a queue that is deleted while somebody settles its messages, and the end.
+
+Each test goes through the moments one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker.protocols.amqp_0_10.client_connection import ClientSession
+from formats.amqp_0_10.codes import ErrorCode
+from formats.amqp_0_10.commands import decode_command, encode_command
+from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from tests.faults.broker_clients import OneSession, Watcher, subscribe
+from tests.faults.broker_findings import Seen
+from tests.faults.broker_process import BrokerProcess, Wire
+from tests.faults.simulated_disk import SimulatedDisk
+
+MOMENTS = range(14)
+Start = Callable[[SimulatedDisk, int], BrokerProcess]
+BODY = b"1:content"
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Peer(ClientSession):
+    """A client that remembers what it was told."""
+
+    def __init__(self, process: BrokerProcess, name: str) -> None:
+        super().__init__(name.encode(), 0, None)
+        self.deliveries: list[int] = []
+        self.errors: list[int] = []
+        self.wire: Wire = process.connect(OneSession(self))
+        process.settle()
+
+    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+        number = self.begin_command()
+        command, _, values = decode_command(payload)
+        if command.name == "message.transfer":
+            self.deliveries.append(number)
+        else:
+            self.errors.append(values["error_code"])
+
+    def publish(self, key: str) -> None:
+        header = encode_struct(DELIVERY_PROPERTIES, {"delivery_mode": 2, "routing_key": key})
+        self.send_payload(encode_command("message.transfer", accept_mode=1), header, BODY)
+
+    def ask(self, name: str, **values: Any) -> None:
+        self.send(name, **values)
+        self.wire.carry()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[BrokerProcess] = []
+
+    def start(disk: SimulatedDisk, seed: int) -> BrokerProcess:
+        process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.discard()
+
+
+def look(process: BrokerProcess) -> dict[str, list[Seen]]:
+    watcher = Watcher(sorted(process.broker.queues))
+    wire = process.connect(OneSession(watcher))
+    process.settle()
+    process.cut(wire)
+    return watcher.seen
+
+
+def with_dead_letters(process: BrokerProcess) -> Peer:
+    """A client that has made a queue whose rejected messages go to another one, and put one message on it."""
+    peer = Peer(process, "manager")
+    peer.ask("exchange.declare", exchange="dead", type="fanout", durable=True)
+    peer.ask("queue.declare", queue="dead-letters", durable=True)
+    peer.ask("exchange.bind", exchange="dead", queue="dead-letters", binding_key="")
+    peer.ask("queue.declare", queue="orders", durable=True, alternate_exchange="dead")
+    peer.publish("orders")
+    process.settle()
+    return peer
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_message_that_is_rejected_while_its_queue_goes_is_moved_once(start: Start, moment: int, seed: int) -> None:
+    process = start(SimulatedDisk(seed), seed)
+    manager, consumer = with_dead_letters(process), Peer(process, "consumer")
+    subscribe(consumer, "orders", acquire_mode=0, credit=10)
+    process.settle()
+    assert consumer.deliveries == [0]
+    manager.ask("queue.delete", queue="orders")
+    for _ in range(moment):
+        process.turn()
+        process.collect()
+    consumer.ask("message.reject", transfers=((0, 0),))
+    process.settle()
+    assert [each.body for each in look(process)["dead-letters"]] == [BODY]
+    assert set(consumer.errors) <= {ErrorCode.RESOURCE_DELETED}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_commit_while_a_queue_goes_is_no_error(start: Start, moment: int, seed: int) -> None:
+    process = start(SimulatedDisk(seed), seed)
+    manager, consumer = with_dead_letters(process), Peer(process, "consumer")
+    consumer.ask("tx.select")
+    subscribe(consumer, "orders", acquire_mode=0, credit=10)
+    process.settle()
+    consumer.ask("message.accept", transfers=((0, 0),))
+    manager.ask("queue.delete", queue="orders")
+    for _ in range(moment):
+        process.turn()
+        process.collect()
+    consumer.ask("tx.commit")
+    process.settle()
+    assert set(consumer.errors) <= {ErrorCode.RESOURCE_DELETED}
+    assert manager.errors == []
+    assert len(look(process)["dead-letters"]) <= 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_synced_while_the_broker_stops_is_not_delivered_and_not_marked(start: Start, seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    process = start(disk, seed)
+    peer = Peer(process, "peer")
+    peer.ask("queue.declare", queue="orders", durable=True)
+    subscribe(peer, "orders", acquire_mode=0, credit=10)
+    process.settle()
+    peer.publish("orders")
+    peer.wire.carry()
+    assert process.stop()
+    disk.crash(power_loss=True)
+    again = start(disk, seed)
+    assert look(again)["orders"] == [Seen(1, BODY, is_marked=bool(peer.deliveries))]
