@@ -229,6 +229,7 @@ class SocketConnection(asyncio.Protocol):
         self._opened = time.monotonic()
         self._closed = 0.0
         self._unsent = 0
+        self._is_catching_up = False
 
     # ---- asyncio ----
 
@@ -295,7 +296,9 @@ class SocketConnection(asyncio.Protocol):
             return  # and so does it
         if machine.is_behind:
             self._server.work_begins()
+            self._is_catching_up = True
             self._work(machine.resume)
+            self._is_catching_up = False
             self._look_after(machine, has_more=False)
         if not machine.is_behind and not machine.is_paused:
             self.go_on_reading(self.catch_up)
@@ -337,26 +340,21 @@ class SocketConnection(asyncio.Protocol):
 
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
         """Run what takes time; what comes meanwhile is read later."""
-
-        def finished(error: ModelError | None) -> None:
-            done(error)
-            self._went_on()
-
-        self._server.run(work, finished)
+        self._server.run(work, done)
 
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
         """Check a password."""
+        self._server.check_password(check, done)
 
-        def checked(outcome: Success | Failure) -> None:
-            done(outcome)
-            self._went_on()
-
-        self._server.check_password(check, checked)
-
-    def _went_on(self) -> None:
-        if self._machine is not None and not self._machine.is_paused:
-            self.go_on_reading(self._machine)
-            self.catch_up()
+    def resumed(self) -> None:
+        """The machine goes on after a pause."""
+        machine = self._machine
+        if machine is None or machine.is_paused or self._is_catching_up:
+            return
+        self.go_on_reading(machine)
+        if machine.is_behind or self.catch_up in self._reasons:
+            self.stop_reading(self.catch_up)
+            self._server.loop.call_soon(self.catch_up)
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

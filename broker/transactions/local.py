@@ -40,7 +40,7 @@ class LocalTransaction:
     def __init__(self, broker: Broker, most_bytes: int) -> None:
         self._broker, self._most_bytes = broker, most_bytes
         self._published: list[tuple[Message, Sequence[Queue]]] = []
-        self._accepted: list[tuple[Queue, Entry]] = []
+        self._accepted: dict[Entry, Queue] = {}
         self._bytes = 0
 
     def publish(self, message: Message, exchange: Exchange) -> None:
@@ -56,7 +56,11 @@ class LocalTransaction:
 
     def accept(self, queue: Queue, entry: Entry) -> None:
         """Dequeue an acquired message at commit."""
-        self._accepted.append((queue, entry))
+        self._accepted[entry] = queue
+
+    def withdraw(self, entry: Entry) -> None:
+        """The message is not accepted after all, if it was."""
+        self._accepted.pop(entry, None)
 
     def commit(self, done: Done) -> None:
         """Do all of it.
@@ -70,7 +74,11 @@ class LocalTransaction:
         published = [
             (message, queue) for message, queues in self._published for queue in queues if not queue.is_deleted
         ]
-        accepted = [each for each in self._accepted if not each[0].is_deleted and each[1].state == ACQUIRED]
+        accepted = [
+            (queue, entry)
+            for entry, queue in self._accepted.items()
+            if not queue.is_deleted and entry.state == ACQUIRED
+        ]
         self._check_room(published)
         added: list[tuple[Queue, Entry]] = []
         barriers: list[tuple[Queue, Barrier]] = []

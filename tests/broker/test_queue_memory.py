@@ -30,6 +30,9 @@ class Host:
     def run(self, work: Coroutine[Any, Any, None], done: Any) -> None:
         raise AssertionError("nothing here takes time")
 
+    def resumed(self) -> None:
+        """What was read goes on by itself."""
+
     def check_password(self, check: Any, done: Any) -> None:
         raise AssertionError("nobody has a password here")
 

@@ -16,13 +16,14 @@ from broker.errors import ModelError
 from broker.exchanges.exchange import Binding, Exchange
 from broker.kept_wiring import KeptWiring
 from broker.message import Message
+from broker.queues.barriers import NO_LIMIT, Barrier, Barriers
 from broker.queues.entry import Entry
-from broker.queues.queue import Barrier, Queue
+from broker.queues.queue import Queue
 from broker.transactions.local import LocalTransaction
 
 _sound_publish = Broker.publish
 _sound_dequeue = Queue.dequeue
-_sound_lower = Queue.lower
+_sound_lower = Barriers.lower
 _sound_release = Queue.release
 _sound_commit = LocalTransaction.commit
 
@@ -56,12 +57,10 @@ def _add_at_once(self: Queue, message: Message, rid: int) -> Entry:
     return self.add(message, rid)
 
 
-def _lower_all(self: Queue, barrier: Barrier) -> None:
+def _lower_all(self: Barriers, barrier: Barrier) -> None:
     """When one flush is done all that is on the queue is offered, also what waits for the next."""
     _sound_lower(self, barrier)
-    for each in self._barriers:
-        each.is_open = True
-    _sound_lower(self, barrier)
+    self.limit = NO_LIMIT
 
 
 def _move_at_once(
@@ -161,7 +160,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "accept completed before the sync": partial(patch.object, Queue, "dequeue", _dequeue_completed),
     "accept not kept": partial(patch.object, Queue, "dequeue", _dequeue_forgotten),
     "offered before the sync": partial(patch.object, Queue, "add_held", _add_at_once),
-    "offered with an earlier flush": partial(patch.object, Queue, "lower", _lower_all),
+    "offered with an earlier flush": partial(patch.object, Barriers, "lower", _lower_all),
     "moved before the destination is synced": partial(patch.object, Broker, "move", _move_at_once),
     "rejected and not moved": partial(patch.object, Broker, "move", _drop_rejected),
     "transaction in single records": partial(patch.object, LocalTransaction, "_write", _write_one_by_one),

@@ -94,6 +94,9 @@ class Wire:
         """Run what takes time."""
         self._process.run(work, done)
 
+    def resumed(self) -> None:
+        """What was read goes on by itself."""
+
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
         """There are no passwords."""
         raise AssertionError("a password")

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_RANGES: Final = 0xFFFF // 8  # in one sequence-set: its size is 16 bits wide
 
 
+MOST_LOOKED_AT: Final = 65_536  # of one session; one that looks on for ever, and accepts nothing, forgets the oldest
+
+
 class Delivery(NamedTuple):
     """A message that was delivered."""
 
@@ -50,17 +53,20 @@ class Deliveries:
         looked_at: number of the transfer -> what it was shown.
     """
 
-    __slots__ = ("_runs", "looked_at", "unsettled")
+    __slots__ = ("_accepted", "_runs", "looked_at", "unsettled")
 
     def __init__(self) -> None:
         self.unsettled: dict[int, Delivery] = {}
         self.looked_at: dict[int, Delivery] = {}
+        self._accepted: set[int] = set()  # numbers among the unsettled, to be settled at commit
         self._runs: deque[_Run] = deque()
 
     def add(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
         """A message was sent."""
         if not subscription.acquires:
             self.looked_at[number] = Delivery(subscription, entry)
+            if len(self.looked_at) > MOST_LOOKED_AT:
+                del self.looked_at[next(iter(self.looked_at))]
         elif subscription.is_accepting:
             self.unsettled[number] = Delivery(subscription, entry)
         if not subscription.is_windowed and subscription.acquires:
@@ -118,8 +124,8 @@ class Deliveries:
 
     # ---- what the client settles ----
 
-    def settle(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[int, Delivery]]:
-        """Take what the client settles, each with its number; what it was only shown is forgotten.
+    def settle(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[Delivery]:
+        """Take what the client settles; what it was only shown is forgotten.
 
         Args:
             ranges: of transfers, as they came.
@@ -128,10 +134,27 @@ class Deliveries:
         wanted = merge_ranges(unwrap_ranges(ranges or (), near))
         unsettled = self.unsettled
         for number in _numbers(wanted, unsettled):
-            yield number, unsettled.pop(number)
+            self._accepted.discard(number)
+            yield unsettled.pop(number)
         if self.looked_at:
             for number in _numbers(wanted, self.looked_at):
                 del self.looked_at[number]
+
+    def accept_at_commit(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[Delivery]:
+        """What the client accepts in a transaction, and what stays unsettled until that is committed."""
+        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.unsettled):
+            if number not in self._accepted:
+                self._accepted.add(number)
+                yield self.unsettled[number]
+
+    def commit(self) -> dict[int, Delivery]:
+        """Take what was accepted in the transaction, by number."""
+        accepted, self._accepted = self._accepted, set()
+        return {number: self.unsettled.pop(number) for number in accepted}
+
+    def roll_back(self) -> None:
+        """What was accepted in the transaction was not."""
+        self._accepted.clear()
 
     def acquire(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> list[tuple[int, int]]:
         """Acquire messages that were shown. Returns the ranges of those that nobody else had."""
@@ -155,6 +178,7 @@ class Deliveries:
         deliveries = list(self.unsettled.values())
         self.unsettled = {}
         self.looked_at.clear()
+        self._accepted.clear()
         self._runs.clear()
         return deliveries
 

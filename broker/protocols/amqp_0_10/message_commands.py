@@ -14,7 +14,7 @@ Source: AMQP 0-10, class message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import (
@@ -25,6 +25,7 @@ from broker.errors import (
     ResourceLimitExceededError,
     ResourceLockedError,
 )
+from broker.protocols.amqp_0_10.deliveries import Delivery
 from broker.protocols.amqp_0_10.sequence import wrap_ranges
 from broker.protocols.amqp_0_10.subscription import Subscription
 from broker.queues.entry import Entry
@@ -47,16 +48,14 @@ _Values = dict[str, Any]
 
 
 def _accept(session: ServerSession, number: int, values: _Values) -> None:
-    transaction = session.transaction
+    if session.transaction is not None:
+        for delivery in session.deliveries.accept_at_commit(values["transfers"], session.sent):
+            session.transaction.accept(delivery.subscription.queue, delivery.entry)
+        return
     is_written = False
-    for each, delivery in session.deliveries.settle(values["transfers"], session.sent):
+    for delivery in session.deliveries.settle(values["transfers"], session.sent):
         queue = delivery.subscription.queue
-        if queue.is_deleted:
-            continue
-        if transaction is not None:
-            transaction.accept(queue, delivery.entry)
-            session.accepted_in_transaction[each] = delivery
-        elif queue.dequeue(delivery.entry):
+        if not queue.is_deleted and queue.dequeue(delivery.entry):
             is_written = True
     if is_written:
         session.hold(number)
@@ -65,7 +64,7 @@ def _accept(session: ServerSession, number: int, values: _Values) -> None:
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
     moves: list[tuple[Queue, Entry]] = []
     is_written = False
-    for _, delivery in session.deliveries.settle(values["transfers"], session.sent):
+    for delivery in _take_back(session, values):
         queue = delivery.subscription.queue
         if queue.is_deleted:
             continue
@@ -113,10 +112,18 @@ def _move(session: ServerSession, number: int, moves: list[tuple[Queue, Entry]],
 
 def _release(session: ServerSession, _number: int, values: _Values) -> None:
     is_redelivered = bool(values["set_redelivered"])
-    for _, delivery in session.deliveries.settle(values["transfers"], session.sent):
+    for delivery in _take_back(session, values):
         queue = delivery.subscription.queue
         if not queue.is_deleted:
             queue.release(delivery.entry, is_redelivered=is_redelivered)
+
+
+def _take_back(session: ServerSession, values: _Values) -> Iterator[Delivery]:
+    """Take what the client releases or rejects, even if it has accepted it in the transaction that is not over."""
+    for delivery in session.deliveries.settle(values["transfers"], session.sent):
+        if session.transaction is not None:
+            session.transaction.withdraw(delivery.entry)
+        yield delivery
 
 
 def _acquire(session: ServerSession, number: int, values: _Values) -> None:
@@ -173,10 +180,8 @@ def _flow(session: ServerSession, _number: int, values: _Values) -> None:
     _find(session, values).add_credit(unit, values["value"] or 0)
 
 
-def _flush(session: ServerSession, _number: int, values: _Values) -> None:
-    subscription = _find(session, values)
-    subscription.queue.dispatch()
-    subscription.stop()
+def _flush(session: ServerSession, number: int, values: _Values) -> None:
+    session.flush(number, _find(session, values))
 
 
 def _stop(session: ServerSession, _number: int, values: _Values) -> None:

@@ -45,6 +45,9 @@ class Host(Protocol):
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
         """Check a password beside the event loop."""
 
+    def resumed(self) -> None:
+        """The connection goes on after a pause."""
+
     def write(self, data: bytes) -> None:
         """Send bytes."""
 
@@ -139,6 +142,11 @@ class ServerConnection(Connection[ServerSession]):
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
         """Run what takes time."""
         self._host.run(work, done)
+
+    def resume(self) -> None:
+        """As `Connection.resume`, and let the host know."""
+        super().resume()
+        self._host.resumed()
 
     def on_closed(self) -> None:
         """The connection is closed, or lost: its sessions wait to be attached again, or end."""

@@ -34,7 +34,7 @@ from broker.errors import (
 )
 from broker.logs import log_of
 from broker.protocols.amqp_0_10 import declarations
-from broker.protocols.amqp_0_10.deliveries import Deliveries, Delivery
+from broker.protocols.amqp_0_10.deliveries import Deliveries
 from broker.protocols.amqp_0_10.error_codes import code_of
 from broker.protocols.amqp_0_10.message_commands import MESSAGE_COMMANDS
 from broker.protocols.amqp_0_10.sequence import wrap
@@ -75,7 +75,6 @@ class ServerSession(Session):
         subscriptions: destination -> subscription.
         deliveries: what it was sent.
         transaction: what it has done since the last commit; None if it is not transactional.
-        accepted_in_transaction: what it has accepted since then, by the number of the transfer.
     """
 
     connection: ServerConnection
@@ -93,7 +92,8 @@ class ServerSession(Session):
         self._destinations: dict[bytes, str] = {}
         self.deliveries = Deliveries()
         self.transaction: LocalTransaction | None = None
-        self.accepted_in_transaction: dict[int, Delivery] = {}
+        self._flushes: list[tuple[int, Subscription]] = []
+        self._running = 0
         self._told: tuple[int, int] = (-1, 0)
 
     # ---- attached to a connection ----
@@ -102,6 +102,8 @@ class ServerSession(Session):
         """A connection has it."""
         self.connection = connection
         self.reattach(channel, connection)
+        if self._running:
+            connection.pause()
         self.most_plain_bytes = connection.max_frame - _FRAMES_OF_TRANSFER
         self.can_send = connection.can_send
         for subscription in self.subscriptions.values():
@@ -125,6 +127,8 @@ class ServerSession(Session):
         if self.can_send:
             for subscription in self.subscriptions.values():
                 subscription.wake()
+            if self._flushes:
+                self._go_on_flushing()
 
     def grant_timeout(self, seconds: int) -> int:
         """How long it may be kept when it is detached."""
@@ -173,14 +177,18 @@ class ServerSession(Session):
     def run(self, number: int, payload: bytes, work: Coroutine[Any, Any, None]) -> None:
         """Do what takes time, with the connection stopped; the command is completed when it is done."""
         self.postpone(number)
+        self._running += 1
         connection = self.connection
         connection.pause()
 
         def done(error: ModelError | None) -> None:
             if error is not None and not self.is_failed:
                 self.fail_command(number, payload, error)
+            self._running -= 1
             self.completed_later(number)
             connection.resume()
+            if self.connection is not connection:  # another one has the session by now, and waits too
+                self.connection.resume()
 
         connection.run(work, done)
 
@@ -273,12 +281,37 @@ class ServerSession(Session):
         """A subscription is over; what it has delivered stays unsettled."""
         del self.subscriptions[subscription.destination]
         subscription.cancel()
+        if self._flushes:
+            self._go_on_flushing()
         queue = subscription.queue
         if queue.is_deleted:
             return
         queue.remove_consumer(subscription)
         if queue.auto_delete and not queue.consumer_count and queue.owner is None:
             self.connection.run(self.broker.wiring.delete_if_unused(queue), _ignore)
+
+    def flush(self, number: int, subscription: Subscription) -> None:
+        """Send what a subscription has credit for, and take the rest of its credit.
+
+        If the connection does not take all of it now, the command is completed when it has.
+        """
+        self._flushes.append((number, subscription))
+        if self._go_on_flushing():
+            self.postpone(number)
+
+    def _go_on_flushing(self) -> bool:
+        """Send for all subscriptions that are being flushed. Whether the last one has to go on later."""
+        left: list[tuple[int, Subscription]] = []
+        flushes, self._flushes = self._flushes, left
+        for number, subscription in flushes:
+            if not subscription.queue.is_deleted:
+                subscription.queue.dispatch()
+            if subscription.is_blocked:
+                left.append((number, subscription))
+            else:
+                subscription.stop()
+                self.completed_later(number)
+        return bool(left) and left[-1] == flushes[-1]
 
     def subscription_lost(self, subscription: Subscription) -> None:
         """The queue of a subscription was deleted."""
@@ -308,7 +341,7 @@ class ServerSession(Session):
     def _tx_commit(self, number: int, _values: dict[str, Any]) -> None:
         transaction = self._take_transaction()
         self.postpone(number)
-        accepted, self.accepted_in_transaction = self.accepted_in_transaction, {}
+        accepted = self.deliveries.commit()
 
         def done(error: ModelError | None) -> None:
             if error is not None:
@@ -324,11 +357,7 @@ class ServerSession(Session):
 
     def _tx_rollback(self, _number: int, _values: dict[str, Any]) -> None:
         self._take_transaction()
-        self._roll_back()
-
-    def _roll_back(self) -> None:
-        self.deliveries.unsettled.update(self.accepted_in_transaction)
-        self.accepted_in_transaction = {}
+        self.deliveries.roll_back()
 
     def _take_transaction(self) -> LocalTransaction:
         transaction = self.transaction
@@ -386,7 +415,6 @@ class ServerSession(Session):
         self.is_failed = True
         self.can_send = False
         self.transaction = None
-        self._roll_back()
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
         for subscription, entry in self.deliveries.take_all():

@@ -134,7 +134,16 @@ class Subscription:
     def wake(self) -> None:
         """Ask the queue for messages, if any can be taken."""
         if self.message_credit and self.byte_credit and not self.is_waiting and self.session.can_send:
-            self.queue.wake(self)
+            if self.queue.is_deleted:
+                self.session.subscription_lost(self)
+            else:
+                self.queue.wake(self)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it has credit, and only the connection keeps it from taking more."""
+        has_credit = bool(self.message_credit and self.byte_credit)
+        return has_credit and (not self.session.can_send or self.session.connection.room <= 0)
 
     # ---- messages ----
 
@@ -195,5 +204,6 @@ class Subscription:
         return head
 
     def queue_deleted(self) -> None:
-        """The queue is gone, and so is this."""
-        self.session.subscription_lost(self)
+        """The queue is gone, and so is this, as soon as it wants something."""
+        if self.message_credit and self.byte_credit:
+            self.session.subscription_lost(self)

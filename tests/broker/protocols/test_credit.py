@@ -162,6 +162,42 @@ def test_flush_comes_before_its_completion() -> None:
     assert [each.name for each in client.all] == ["message.transfer", "session.completed"]
 
 
+def test_a_flush_is_completed_when_all_that_there_is_was_sent() -> None:
+    """However much that is, and though clients have their turn in between."""
+    bodies = [bytes([65 + number]) * (ROOM // 2) for number in range(10)]
+    client = filled(*bodies)
+    client.command("message.subscribe", queue="q", destination="q")
+    client.flow("q", MESSAGES, 10)
+    client.flow("q", BYTES, UNLIMITED)
+    client.all.clear()
+    number = client.command("message.flush", destination="q")
+    client.sync()
+    assert [each.name for each in client.all][-1] == "session.completed"
+    assert client.take() == bodies
+    assert number in client.completed
+
+
+def test_a_flush_waits_for_a_socket_that_takes_no_more_and_ends_with_its_subscription() -> None:
+    client = filled(*numbered(3))
+    client.command("message.subscribe", queue="q", destination="q")
+    client.machine.pause_sending()
+    client.flow("q", MESSAGES, 10)
+    client.flow("q", BYTES, UNLIMITED)
+    first = client.command("message.flush", destination="q")
+    client.sync()
+    assert first not in client.completed
+    client.machine.resume_sending()
+    assert client.take() == numbered(3)
+    assert first in client.completed
+    client.machine.pause_sending()
+    client.flow("q", MESSAGES, 10)
+    client.flow("q", BYTES, UNLIMITED)
+    second = client.command("message.flush", destination="q")
+    client.command("message.cancel", destination="q")
+    client.sync()
+    assert second in client.completed
+
+
 def test_completions_after_a_cancel_bring_nothing() -> None:
     """The window of a subscription that is gone does not move."""
     client = filled(*numbered(10))

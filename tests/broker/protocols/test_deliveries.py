@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.protocols.amqp_0_10 import deliveries
 from formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.filled import completed, filled, left, numbered
 from tests.broker.protocols.world import MESSAGES, WINDOW, World
@@ -146,6 +147,14 @@ def test_what_was_looked_at_without_accepting_is_forgotten_when_it_is_completed(
     completed(client, (0, 0))
     assert client.take() == numbered(3)[2:]
     assert client.call("message.acquire", transfers=ALL)["transfers"] == ((1, 2),)
+
+
+def test_one_that_looks_on_for_ever_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "MOST_LOOKED_AT", 5)
+    client = filled(*numbered(9))
+    client.subscribe("q", to="d", acquire_mode=1)
+    client.sync()
+    assert client.call("message.acquire", transfers=((0, 8),))["transfers"] == ((4, 8),)
 
 
 def test_acquired_in_more_ranges_than_a_result_holds() -> None:
@@ -299,6 +308,20 @@ def test_after_a_rollback_the_session_still_has_what_it_was_sent() -> None:
     client.command("message.release", transfers=((0, 0),))
     client.sync()
     assert left(client) == [b"old"]
+
+
+def test_what_was_accepted_in_a_transaction_can_be_released_before_it_ends() -> None:
+    client = filled(b"1", b"2")
+    client.subscribe("q", to="d", messages=2)
+    client.command("tx.select")
+    client.command("message.accept", transfers=((0, 1),))
+    client.command("message.accept", transfers=((0, 1),))
+    client.command("message.release", transfers=((0, 0),), set_redelivered=True)
+    client.command("tx.commit")
+    client.sync()
+    queue = client.world.broker.queues["q"]
+    assert (queue.message_count, queue.acquired_count) == (1, 0)
+    assert left(client) == [b"1"]
 
 
 def test_a_session_that_ends_rolls_back() -> None:

@@ -191,10 +191,23 @@ def test_a_message_in_anothers_name() -> None:
     assert client.failure() == (ErrorCode.UNAUTHORIZED_ACCESS, number)
 
 
-def test_the_queue_of_a_subscription_is_deleted() -> None:
+@pytest.mark.parametrize("has_credit", [True, False])
+def test_the_queue_of_a_subscription_is_deleted(has_credit: bool) -> None:
+    """One that waits for messages is told at once, one that wants none yet when it does."""
     world, client = furnished()
     other = world.open_client(name=b"deleter")
+
+    def give_credit() -> None:
+        for unit in (0, 1):
+            client.command("message.flow", destination="used", unit=unit, value=500)
+
+    if has_credit:
+        give_credit()
     other.command("queue.delete", queue="q")
+    client.sync()
+    if not has_credit:
+        assert not client.exceptions
+        give_credit()
     assert client.failure() == (ErrorCode.RESOURCE_DELETED, None)
     assert other.exceptions == []
 

@@ -146,6 +146,9 @@ class Host:
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
         self.world.work.append((work, done))
 
+    def resumed(self) -> None:
+        """What was read goes on by itself."""
+
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
         self.checks.append((check, done))
 
