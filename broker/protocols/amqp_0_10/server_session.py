@@ -125,8 +125,8 @@ class ServerSession(Session):
         """The connection takes messages again."""
         self.can_send = self.transport is not None and self.connection.can_send and not self.is_failed
         if self.can_send:
-            for subscription in self.subscriptions.values():
-                subscription.wake()
+            for subscription in list(self.subscriptions.values()):
+                subscription.wake()  # which may find that its queue is gone, and end the session
             if self._flushes:
                 self._go_on_flushing()
 
