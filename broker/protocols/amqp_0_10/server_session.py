@@ -213,7 +213,7 @@ class ServerSession(Session):
         if exchange is None:
             raise NotFoundError(f"Exchange not found: {destination}")
         try:
-            message, _ = self.connection.transfers.read(header or b"", body, destination, self.clock)
+            message = self.connection.transfers.read(header or b"", body, destination, self.clock)
         except Amqp010Error as error:
             raise InvalidArgumentError(f"message.transfer: {error}") from error
         if self.connection.checks_user_ids:

@@ -38,7 +38,6 @@ from formats.amqp_0_10.codes import DetachCode
 from formats.amqp_0_10.commands import encode_command, encode_control
 from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
-MOST_NAME_BYTES: Final = 65535
 MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption; a session that has more cannot be resumed
 _RANGE_BYTES: Final = 8  # of a range in a sequence-set
 _CONTROL_BYTES: Final = 18  # of a frame with a control that has nothing but a sequence-set, without its ranges

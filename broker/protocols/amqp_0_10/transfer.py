@@ -69,8 +69,6 @@ class DeliveryProperties(NamedTuple):
         priority: as sent.
         ttl: milliseconds; None for a message that does not expire.
         expiration: seconds since 1970; 0 where it has none.
-        discards_unroutable: whether nobody minds if it is not routed anywhere.
-        is_immediate: whether it is only for consumers that are there now.
     """
 
     encoded: bytes
@@ -79,8 +77,6 @@ class DeliveryProperties(NamedTuple):
     priority: int
     ttl: int | None
     expiration: int
-    discards_unroutable: bool
-    is_immediate: bool
 
 
 class TransferMessage(Message):
@@ -149,9 +145,7 @@ class TransferReader:
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
         self._room = _REMEMBERED
 
-    def read(
-        self, header: bytes, body: bytes | None, exchange: str, clock: Callable[[], float]
-    ) -> tuple[TransferMessage, DeliveryProperties]:
+    def read(self, header: bytes, body: bytes | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
         """The message of a transfer to `exchange`.
 
         Args:
@@ -173,10 +167,10 @@ class TransferReader:
             self._remember(exchange, given, properties)
         if properties.ttl is None:
             expires_at = float(properties.expiration)
-            return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at), properties
+            return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at)
         expires_at = clock() + properties.ttl / 1000
         encoded = _with_expiration(properties.encoded, ceil(expires_at))
-        return TransferMessage(encoded + others, body, exchange, properties, expires_at), properties
+        return TransferMessage(encoded + others, body, exchange, properties, expires_at)
 
     def _remember(self, exchange: str, given: bytes, properties: DeliveryProperties) -> None:
         if len(given) > _MOST_REMEMBERED_BYTES:
@@ -248,8 +242,6 @@ def read_delivery_properties(given: bytes, exchange: str) -> DeliveryProperties:
         priority=DEFAULT_PRIORITY if priority is None else priority,
         ttl=values.get("ttl"),
         expiration=values.get("expiration") or 0,
-        discards_unroutable=bool(values.get("discard_unroutable")),
-        is_immediate=bool(values.get("immediate")),
     )
 
 

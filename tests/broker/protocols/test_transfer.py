@@ -17,6 +17,7 @@ from broker.protocols.amqp_0_10.transfer import (
     TransferMessage,
     TransferReader,
     find_struct,
+    read_delivery_properties,
     restore_message,
     split_header,
     user_id_of,
@@ -37,7 +38,7 @@ UNKNOWN = (6).to_bytes(4, "big") + b"\x7f\x7f\x00\x00ab"
 
 
 def read(head: bytes, body: bytes | None = b"body", exchange: str = "amq.topic") -> TransferMessage:
-    return TransferReader().read(head, body, exchange, lambda: NOW)[0]
+    return TransferReader().read(head, body, exchange, lambda: NOW)
 
 
 def properties(head: bytes) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def test_the_largest_header_can_be_kept_and_delivered() -> None:
     parts, size, _ = message.stored_form()
     assert restore_message(b"".join(parts)).header == message.header
     assert size == sum(map(len, parts))
-    late = TransferMessage(message.header, b"", "e" * 255, TransferReader().read(b"", b"", "", lambda: NOW)[1], NOW + 5)
+    late = TransferMessage(message.header, b"", "e" * 255, read_delivery_properties(b"", ""), NOW + 5)
     assert len(late.header_for_delivery(is_redelivered=True, now=NOW)) <= 0xFFFF - 12
 
 
