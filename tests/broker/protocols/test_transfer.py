@@ -84,8 +84,8 @@ def test_what_is_alike_is_read_once_and_is_the_same() -> None:
         for number in range(3)
         for exchange in ("x", "y")
     ]
-    assert [properties(message.header)["exchange"] for message, _ in messages] == ["x", "y"] * 3
-    assert messages[0][1] is messages[2][1] is messages[4][1]
+    assert [properties(message.header)["exchange"] for message in messages] == ["x", "y"] * 3
+    assert messages[0].routing_key is messages[2].routing_key is messages[4].routing_key, "read once"
 
 
 @pytest.mark.parametrize("size", [20, 60_000])
