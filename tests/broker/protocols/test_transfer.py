@@ -80,7 +80,7 @@ def test_a_message_without_any_header() -> None:
 def test_what_is_alike_is_read_once_and_is_the_same() -> None:
     reader = TransferReader()
     messages = [
-        reader.read(header({"correlation_id": b"%d" % number}, routing_key="k"), b"", exchange, lambda: NOW)
+        reader.read(header({"correlation_id": b"%d" % number}, routing_key="a key"), b"", exchange, lambda: NOW)
         for number in range(3)
         for exchange in ("x", "y")
     ]
