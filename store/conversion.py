@@ -37,38 +37,27 @@ from uuid import UUID
 
 from formats.broker_records.wiring import (
     Queue,
-    encode_binding,
-    encode_exchange,
-    encode_general,
-    encode_queue,
 )
-from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
-from formats.rhm.jinf import TPL_BASE_NAME
-from store.background import InlineBackground
+from formats.catalogue import Kind
 from store.catalogue import Catalogue
 from store.damage import Damage
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
 from store.journal.recovery import Outcome
-from store.journal.storage import remove_journal
-from store.journal_build import JournalBuild, JournalContent, build_journal, described
+from store.journal_build import described
 from store.key_value import CatalogueError
 from store.layout import UnusableInputError
 from store.log_lines import Level, LogLine, journal_created, printable
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
 from store.parameters import OnDamage, StoreParameters
-from store.queue_copy import QueueCopy
-from store.queue_journal import TPL_NAME
-from store.rids import RecordIds
+from store.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
 from store.store_directory import CONVERTED, NEW, Found, StoreDirectory, remove_tree
-from store.taking_up import journal_info
 from store.wiring import Wiring
 
 Log = Callable[[LogLine], None]
 
 MARK: Final = "CONVERTED"
 _MOST_TOLD: Final = 200  # lines about damage, and notices; qstore-check tells all
-_DISTRIBUTED: Final = b"\1"  # the data of a prepare record
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MARK_TEXT: Final = """\
 This is a message store of qpidd's (legacystore, version 1). On {time} a new store was made of
@@ -235,48 +224,25 @@ class _Conversion:
         return new
 
     def _fill(self, recovered: RecoveredStore, new: StoreDirectory, catalogue: Catalogue) -> None:
-        rids = RecordIds(catalogue, InlineBackground(), lambda _: None)  # an error comes again when an id is needed
-        self._convert_prepared_list(recovered, new, rids)
-        wiring = self._source.wiring or Wiring()
-        self._convert_exchanges(wiring, catalogue)
-        queues = self._convert_queues(recovered, new, catalogue, rids)
-        self._convert_bindings(wiring, queues, catalogue)
-        for number, general in wiring.general.items():
-            if self._is_legal(number, "general.db"):
-                catalogue.create_general(GeneralEntry(number, encode_general(general)))
-                self._made["general"] += 1
-
-    # ---- journals ----
-
-    def _convert_prepared_list(self, recovered: RecoveredStore, new: StoreDirectory, rids: RecordIds) -> None:
-        """A prepare record for each transaction that is in doubt."""
+        build = StoreBuild(self._environment, new, self._parameters, catalogue, self)
         xids = [each.xid for each in recovered.transactions if each.outcome is Outcome.IN_DOUBT]
         self._made["in_doubt"] = len(xids)
-        if not xids:
-            return  # `begin_new` made it, empty
-        content = JournalContent()
-        for xid in xids:
-            content.transaction(len(xid))
-            content.message(len(_DISTRIBUTED), len(xid))
+        build.prepared_list(xids)
+        wiring = self._source.wiring or Wiring()
+        for number, exchange in wiring.exchanges.items():
+            if self._is_legal(number, "exchanges.db"):
+                build.exchange(number, exchange)
+                self._made["exchanges"] += 1
+        queues = self._convert_queues(recovered, build, catalogue)
+        self._convert_bindings(wiring, queues, build)
+        for number, general in wiring.general.items():
+            if self._is_legal(number, "general.db"):
+                build.general(number, general)
+                self._made["general"] += 1
 
-        def fill(build: JournalBuild) -> None:
-            for xid in xids:
-                build.message(rids.take(), (_DISTRIBUTED,), xid)
+    # ---- queues ----
 
-        parameters = self._parameters
-        info = journal_info(
-            self._environment,
-            TPL_NAME,
-            parameters.tpl_geometry,
-            parameters.flush_alignment,
-            base_name=TPL_BASE_NAME,
-        )
-        remove_journal(self._disk, new.prepared_list)
-        build_journal(self._environment, new.prepared_list, info, parameters.tpl_page_bytes, content, fill)
-
-    def _convert_queues(
-        self, recovered: RecoveredStore, new: StoreDirectory, catalogue: Catalogue, rids: RecordIds
-    ) -> set[int]:
+    def _convert_queues(self, recovered: RecoveredStore, build: StoreBuild, catalogue: Catalogue) -> set[int]:
         """The queues that the old catalogue has, by id, then those that only a journal tells of. Returns their ids."""
         known = [] if self._source.wiring is None else list(self._source.wiring.queues)
         numbers: set[int] = set()
@@ -290,55 +256,39 @@ class _Conversion:
                 continue
             names.add(queue.name)
             numbers.add(number)
-            self._convert_queue(number, queue, new, catalogue, rids)
+            build.queue(self._to_build(number, queue))
         self._made["queues"] = len(numbers)
         return numbers
 
-    def _convert_queue(
-        self, number: int, queue: RecoveredQueue, new: StoreDirectory, catalogue: Catalogue, rids: RecordIds
-    ) -> None:
-        parameters = self._parameters
-        record = encode_queue(queue.record or Queue(queue.name))
-        geometry = parameters.geometry if queue.journal is None else queue.journal.files.geometry
-        info = journal_info(
-            self._environment,
-            queue.name,
-            geometry,
-            parameters.flush_alignment,
-            queue_id=number,
-            incarnation=1,
-            record=record,
-        )
-        page = parameters.page_bytes
-        if queue.journal is None or queue.recovery is None:
-            built = build_journal(self._environment, new.journal(number), info, page, JournalContent(), _nothing)
-        else:
-            copy = QueueCopy(self._disk, queue, queue.journal, queue.recovery, rids, self._found)
-            built = build_journal(self._environment, new.journal(number), info, page, copy.content(), copy.into)
-            self._made["messages"] += copy.messages
-        if built.geometry != geometry:
-            self._log(_resized(queue.name, described(geometry), described(built.geometry)))
+    def _to_build(self, number: int, queue: RecoveredQueue) -> QueueToBuild:
+        journal, recovery = queue.journal, queue.recovery
+        geometry = self._parameters.geometry if journal is None else journal.files.geometry
+        source = None if journal is None or recovery is None else JournalSource(journal, recovery)
+        return QueueToBuild(number, queue.record or Queue(queue.name), source, geometry)
+
+    def left_out(self, _queue: QueueToBuild, damage: Damage, _place: int, _end: int) -> None:
+        """A message cannot be copied."""
+        self._found(damage)
+
+    def built(self, queue: QueueToBuild, result: BuiltQueue) -> None:
+        """A queue was built."""
+        name = queue.record.name
+        self._made["messages"] += result.messages
+        if result.geometry != queue.geometry:
+            self._log(_resized(name, described(queue.geometry), described(result.geometry)))
             self._made["resized"] += 1
-        self._log(journal_created(queue.name))
-        catalogue.create_queue(QueueEntry(number, number, 1, record))
+        self._log(journal_created(name))
 
-    # ---- wiring ----
+    # ---- bindings ----
 
-    def _convert_exchanges(self, wiring: Wiring, catalogue: Catalogue) -> None:
-        for number, exchange in wiring.exchanges.items():
-            if self._is_legal(number, "exchanges.db"):
-                catalogue.create_exchange(ExchangeEntry(number, encode_exchange(exchange)))
-                self._made["exchanges"] += 1
-
-    def _convert_bindings(self, wiring: Wiring, queues: set[int], catalogue: Catalogue) -> None:
+    def _convert_bindings(self, wiring: Wiring, queues: set[int], build: StoreBuild) -> None:
         """Bindings have no ids in version 1: they are numbered in the order in which they were read."""
         numbers = {exchange.name: number for number, exchange in wiring.exchanges.items() if number > 0}
         for binding in wiring.bindings:
-            exchange_id, queue_id = numbers.get(binding.exchange.name), binding.record.queue_id
-            if exchange_id is None or queue_id not in queues:
+            exchange_id = numbers.get(binding.exchange.name)
+            if exchange_id is None or binding.record.queue_id not in queues:
                 continue  # it was told that one of them is left out
-            sequence = catalogue.take_id(Kind.BINDING)
-            catalogue.create_binding(BindingEntry(exchange_id, queue_id, sequence, encode_binding(binding.record)))
+            build.binding(exchange_id, binding.record)
             self._made["bindings"] += 1
 
     def _is_legal(self, number: int, file: str) -> bool:
@@ -375,10 +325,6 @@ class _Conversion:
         self._made["damage"] += 1
         if self._made["damage"] <= _MOST_TOLD:
             self._log(LogLine(Level.CRITICAL, text))
-
-
-def _nothing(build: JournalBuild) -> None:
-    """A journal that stays empty."""
 
 
 def _resized(name: str, old: str, new: str) -> LogLine:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
@@ -32,7 +32,7 @@ from store.sizing import MAX_PAGES
 from store.sync.driver import sync_all
 from store.taking_up import take_up
 
-_FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
+FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
 _LEAST_FILES: Final = 2  # that a writer can do with
 _MOST_WAITS: Final = 1000  # for room, of one record; each makes a turn of compaction or a part of one
 
@@ -91,11 +91,10 @@ class JournalContent:
         outcomes = self.outcome_blocks + self.transactions * space.flush
         if self.blocks + self.messages + outcomes > space.threshold:
             return False
-        flushes = self.blocks * BLOCK_SIZE // _FLUSH_BYTES + 2
-        free = space.files * space.file - self.blocks - flushes * space.flush
-        return space.drains(free, self.messages, outcomes) or space.compacts(
-            self.blocks, self.largest, self.removal_blocks
-        )
+        flushes = self.blocks * BLOCK_SIZE // FLUSH_BYTES + 2
+        kept = self.blocks + space.reserve  # as the writer asks for, with the last message
+        free = space.files * space.file - kept - flushes * space.flush
+        return space.drains(free, self.messages, outcomes) or space.compacts(kept, self.largest, self.removal_blocks)
 
 
 def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int) -> Geometry | None:
@@ -147,7 +146,7 @@ class JournalBuild:
     def __init__(self, environment: Environment, directory: str, info: JournalInfo, page: int) -> None:
         create_journal(environment.disk, directory, info)
         self._info = info
-        self._journal = take_up(environment, directory, info, info.geometry, new_state(), page=page, bound=_FLUSH_BYTES)
+        self._journal = take_up(environment, directory, info, info.geometry, new_state(), page=page, bound=FLUSH_BYTES)
         self._writer = self._journal.writer
 
     def holds(self, rid: int) -> bool:
@@ -220,7 +219,7 @@ class JournalBuild:
                 break
         else:
             raise self._too_small()
-        if self._writer.unsynced >= _FLUSH_BYTES:
+        if self._writer.unsynced >= FLUSH_BYTES:
             self._drain()
 
     def _drain(self) -> None:
@@ -234,6 +233,19 @@ class JournalBuild:
     def _too_small(self) -> JournalTooSmallError:
         name, geometry = printable(self._info.queue_name), self._info.geometry
         return JournalTooSmallError(f'queue "{name}": its messages do not fit into {described(geometry)}')
+
+
+class Build(Protocol):
+    """A journal that is built: `JournalBuild`, or `BulkBuild`."""
+
+    def finish(self, *, seal: bool = False) -> None:
+        """Have all of it on the disk, with or without the seal of a clean close, and let the files go."""
+
+    def close(self) -> None:
+        """Let the files go, whatever is in them. Twice is allowed."""
+
+
+_Build = TypeVar("_Build", bound=Build)
 
 
 def build_journal(
@@ -264,10 +276,28 @@ def build_journal(
         StoreError: it does not fit into the largest journal, or cannot be written.
         OSError: it cannot be made.
     """
+
+    def begin(chosen: JournalInfo) -> JournalBuild:
+        return JournalBuild(environment, directory, chosen, page)
+
+    return build_fitting(environment, directory, info, content, begin, fill, seal=seal)
+
+
+def build_fitting(
+    environment: Environment,
+    directory: str,
+    info: JournalInfo,
+    content: JournalContent,
+    begin: Callable[[JournalInfo], _Build],
+    fill: Callable[[_Build], None],
+    *,
+    seal: bool = False,
+) -> JournalInfo:
+    """As `build_journal`, with whatever `begin` gives for building into the directory."""
     geometry = fitting_geometry(content, info.geometry, info.flush_alignment)
     while geometry is not None:
         chosen = replace(info, geometry=geometry)
-        build = JournalBuild(environment, directory, chosen, page)
+        build = begin(chosen)
         try:
             fill(build)
             build.finish(seal=seal)
@@ -279,9 +309,14 @@ def build_journal(
             return chosen
         finally:
             build.close()
+    raise too_much(info.queue_name, content)
+
+
+def too_much(name: str, content: JournalContent) -> StoreError:
+    """The error where even the largest journal does not take what the queue called `name` holds."""
     largest = described(Geometry.from_pages(MAX_FILES, MAX_PAGES))
-    raise StoreError(
-        f'queue "{printable(info.queue_name)}": {content.messages:,} messages of '
+    return StoreError(
+        f'queue "{printable(name)}": {content.messages:,} messages of '
         f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal, {largest}: "
         "have some consumed by the broker that wrote them"
     )

@@ -38,6 +38,7 @@ class StoreKind(Enum):
     LEGACY = "legacystore"
     VERSION_2 = "qstore"
     LINEAR = "linearstore"
+    LOOSE = "loose journals"
     JOURNAL = "journal"
     FILE = "journal file"
 

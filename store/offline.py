@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
@@ -69,6 +69,7 @@ class RecoveredTransaction(NamedTuple):
         outcome: what recovery does with it.
         two_phase: distributed or local, as the prepared list says; None where it says nothing.
         enqueues, dequeues: its records that are still undecided in the queues' journals; None where none was read.
+        resolved_from: what it was before somebody decided it; None where nobody did.
     """
 
     xid: bytes
@@ -76,6 +77,23 @@ class RecoveredTransaction(NamedTuple):
     two_phase: bool | None
     enqueues: int | None
     dequeues: int | None
+    resolved_from: Outcome | None = None
+
+
+class Decisions(NamedTuple):
+    """What somebody decides of transactions that recovery itself leaves undecided.
+
+    Attributes:
+        outcomes: of single transactions, in doubt or never prepared: COMMITTING or ABORTING.
+        in_doubt: of all others that are in doubt.
+    """
+
+    outcomes: Mapping[bytes, Outcome] = {}
+    in_doubt: Outcome = Outcome.IN_DOUBT
+
+
+_NO_DECISIONS: Final = Decisions()
+_ORPHANED: Final = "they are left out; name the directory itself to see them"
 
 
 class _OpenTransactions:
@@ -83,12 +101,17 @@ class _OpenTransactions:
 
     Args:
         prepared: those that the prepared list has.
+        decisions: what somebody decides of those that are undecided.
     """
 
-    def __init__(self, prepared: list[PreparedTransaction]) -> None:
-        self._outcomes = {transaction.xid: transaction.outcome for transaction in prepared}
+    def __init__(self, prepared: list[PreparedTransaction], decisions: Decisions) -> None:
+        self._found = {transaction.xid: transaction.outcome for transaction in prepared}
         self._two_phase = {transaction.xid: transaction.two_phase for transaction in prepared}
-        self._order: dict[bytes, Outcome] = dict(self._outcomes)
+        self._order: dict[bytes, Outcome] = {}
+        self._outcomes = dict(decisions.outcomes)
+        for xid, outcome in self._found.items():
+            decided = decisions.outcomes.get(xid, decisions.in_doubt)
+            self._outcomes[xid] = self._order[xid] = decided if outcome is Outcome.IN_DOUBT else outcome
         self._enqueues: Counter[bytes] = Counter()
         self._dequeues: Counter[bytes] = Counter()
 
@@ -108,6 +131,7 @@ class _OpenTransactions:
                 self._two_phase.get(xid),
                 self._enqueues[xid] if counted else None,
                 self._dequeues[xid] if counted else None,
+                found if (found := self._found.get(xid, Outcome.UNPREPARED)) is not outcome else None,
             )
             for xid, outcome in self._order.items()
         ]
@@ -125,6 +149,7 @@ class OfflineStore:
         closed_cleanly: version 2: whether the STORE file says so.
         pool: the files of a linearstore's partitions; None for the other stores.
         damage: what is wrong, as far as it was looked at.
+        orphaned: those among it that are orphans, which recovery leaves out.
         notices: one line each: what a user should know, and no damage.
     """
 
@@ -145,6 +170,7 @@ class OfflineStore:
         self.damage.extend(opened.damage)
         self.notices.extend(opened.notices)
         self._orphans: list[Journal] = []
+        self.orphaned: list[Damage] = []
 
     def close(self) -> None:
         """Let all files go."""
@@ -175,10 +201,10 @@ class OfflineStore:
 
     # ---- recovery ----
 
-    def recover(self) -> RecoveredStore:
+    def recover(self, decisions: Decisions = _NO_DECISIONS) -> RecoveredStore:
         """Walk every journal, resolve what is open, and match queues and journals."""
         prepared_list, prepared = self._recover_prepared_list()
-        open_now = _OpenTransactions(prepared)
+        open_now = _OpenTransactions(prepared, decisions)
         queues = []
         for name, record, journal in self._match():
             recovery, end = (None, None) if journal is None else self._recover_journal(journal, open_now)
@@ -186,7 +212,7 @@ class OfflineStore:
         orphans = [self._recover_orphan(each, open_now) for each in self._orphans if not self._is_remnant(each)]
         transactions = open_now.all(counted=bool(self.journals))
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
-        whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2)
+        whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2, StoreKind.LOOSE)
         if self._has_no_prepared_list() and whole and (commits or self._should_have_prepared_list(transactions)):
             what = "there is no transaction prepared list, though journals hold transactions"
             self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
@@ -205,8 +231,11 @@ class OfflineStore:
         return self.layout.kind is StoreKind.LINEAR and not journal.files.files and not journal.damage
 
     def _should_have_prepared_list(self, transactions: list[RecoveredTransaction]) -> bool:
-        """Version 2 makes the list with the store. qpidd makes it when a transaction is first prepared."""
-        return self.layout.kind is StoreKind.VERSION_2 and bool(transactions)
+        """Version 2 makes the list with the store. qpidd makes it when a transaction is first prepared.
+
+        Journals without a store may have had one: what is open in them is not known to be unprepared.
+        """
+        return self.layout.kind in (StoreKind.VERSION_2, StoreKind.LOOSE) and bool(transactions)
 
     def _recover_journal(
         self, journal: Journal, open_now: _OpenTransactions | None
@@ -246,8 +275,9 @@ class OfflineStore:
         count = len(recovery.messages)
         if count:
             messages = "1 message" if count == 1 else f"{count} messages"
-            consequence = "they are left out; name the directory itself to see them"
-            self.damage.append(Damage(journal.path, None, None, f"{what}, holds {messages}", consequence))
+            damage = Damage(journal.path, None, None, f"{what}, holds {messages}", _ORPHANED)
+            self.orphaned.append(damage)
+            self.damage.append(damage)
         else:
             self.notices.append(f"{journal.path}: {what}; it is empty and left out")
         return RecoveredQueue(journal.name, None, journal, recovery, end)
@@ -309,7 +339,7 @@ class OfflineStore:
                 yield queue.record.name, queue.record, own
         for journal in journals.values():
             if wiring is None or not wiring.complete or wiring.damage:
-                yield journal.name, self._record_in_info(journal), journal
+                yield journal.name, self.record_in_info(journal), journal
             else:
                 self._orphans.append(journal)
 
@@ -318,7 +348,8 @@ class OfflineStore:
             return posixpath.basename(journal.path)
         return journal.name
 
-    def _record_in_info(self, journal: Journal) -> Queue | None:
+    def record_in_info(self, journal: Journal) -> Queue | None:
+        """The queue's record that a journal of version 2 has in its info file; None if there is none."""
         if journal.info is None or not journal.info.queue_record:
             return None
         try:

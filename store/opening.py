@@ -115,6 +115,8 @@ class _Opening:
             if self._layout.kind is StoreKind.LEGACY and journal.format is JournalFormat.VERSION_1:
                 _believe_directory(journal, place.name)
             return journal
+        if self._layout.kind is StoreKind.LOOSE:
+            return open_line(self._disk, place.directory, None, self._taken, follow_links=True)
         if self._layout.kind is not StoreKind.JOURNAL or place.directory != self._layout.path:
             unlinked = self._unlinked.pop(place.name, ())
             return open_line(

@@ -1,119 +1,160 @@
-"""Copies a queue of a store of version 1 into a journal of version 2: messages in order, and what is in doubt.
+"""Copies a queue of any store into a new journal: messages in order, and what is in doubt.
 
-Each record gets a new record id. The order in which recovery has the messages becomes that of the ids; a message that a
-transaction in doubt would enqueue has its place among them. What such a transaction would dequeue follows at the end.
+In a journal of version 2 each record gets a new record id. The order in which recovery has the messages becomes that of
+the ids; a message that a transaction in doubt would enqueue has its place among them. What such a transaction would
+dequeue follows at the end. In one of version 1, whose order is that of its records, messages may keep their ids.
 
-Version 1 has no checksums, so a message is left out where the system cannot read a part of it: zeros would pass for it.
+What is copied gets a checksum of its own, so it is verified once more where the old journal has one; and a message is
+left out where the system cannot read a part of it: zeros would pass for it.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
+from formats.checksum import extend_crc32c
+from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from store.damage import Damage
-from store.disk import Disk
 from store.journal.enqueue_map import LIVE, LOCKED
+from store.journal.format import JournalFormat
+from store.journal.gathering import data_crc
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.journal_build import JournalBuild, JournalContent
-from store.offline import RecoveredQueue
-from store.rids import RecordIds
+from store.journal_build import JournalContent
 
-_PIECE: Final = 1 << 20  # bytes read at a time
+#: Called with damage that costs a message, and where its record begins and ends in the journal's stream.
+LeftOut: TypeAlias = Callable[[Damage, int, int], None]
+
+
+class CopyTarget(Protocol):
+    """A journal that is built."""
+
+    def enqueue(self, rid: int, data: bytes, crc: int) -> None:
+        """A message outside of any transaction; `crc` is the `data_crc` of it."""
+
+    def message(self, rid: int, parts: Sequence[bytes], xid: bytes = b"") -> None:
+        """A message, enqueued by the open transaction `xid` if there is one."""
+
+    def removal(self, xid: bytes, rid: int, target: int) -> None:
+        """The dequeue of the message `target`, which is there, by the open transaction `xid`."""
+
+
+class NewRecordIds(Protocol):
+    """Where new record ids come from."""
+
+    def take(self) -> int:
+        """A record id that was never used."""
+
+
+def queue_content(journal: Journal, recovery: JournalRecovery, geometry: Geometry, alignment: int) -> JournalContent:
+    """How much recovery keeps of a journal, at most.
+
+    No more than the journal held up to its end; where that fits into `geometry` with flushes padded to `alignment`,
+    nobody looks at each record.
+    """
+    blocks = journal.stream.size // BLOCK_SIZE
+    most = JournalContent(blocks, messages=len(recovery.messages), largest=blocks)
+    if not len(recovery.transactions) and most.fits(geometry, alignment):
+        return most
+    return counted_content(journal, recovery)
+
+
+def counted_content(journal: Journal, recovery: JournalRecovery) -> JournalContent:
+    """How much recovery keeps of a journal; it looks at each record."""
+    content = JournalContent()
+    enqueued_by = _enqueuers(recovery)
+    xids = set()
+    for rid, place, state, xid in recovery.outstanding(journal.format):
+        enqueuer = b"" if state == LIVE else enqueued_by.get(rid, b"")
+        content.message(journal.data_of_enqueue(place)[1], len(enqueuer))
+        if state == LOCKED and xid is not None:
+            content.removal(len(xid))
+        xids.add(xid)
+    for xid in xids - {None}:
+        content.transaction(len(xid or b""))
+    return content
+
+
+def _enqueuers(recovery: JournalRecovery) -> dict[int, bytes]:
+    """Record id -> the transaction in doubt that would enqueue the message."""
+    return {
+        operation.rid: transaction.xid
+        for transaction in recovery.transactions
+        for operation in transaction
+        if operation.is_enqueue
+    }
 
 
 class QueueCopy:
-    """The copy of what recovery keeps of one queue's journal.
+    """The copy of what recovery keeps of one journal.
 
     Args:
-        disk: where the journal is.
-        queue: the queue.
-        journal: its journal.
+        journal: the journal.
         recovery: what recovery keeps of it, resolved.
         rids: gives record ids.
-        found: is told of damage.
+        left_out: is told of messages that cannot be copied.
+        keep_rids: whether messages keep their record ids.
 
     Attributes:
         messages: how many were copied by `into`.
+        in_doubt: how many of them wait for a transaction.
     """
 
     def __init__(
         self,
-        disk: Disk,
-        queue: RecoveredQueue,
         journal: Journal,
         recovery: JournalRecovery,
-        rids: RecordIds,
-        found: Callable[[Damage], None],
+        rids: NewRecordIds,
+        left_out: LeftOut,
+        *,
+        keep_rids: bool = False,
     ) -> None:
-        self.messages = 0
-        self._disk = disk
-        self._has_bad_sectors = bool(recovery.damage)  # perhaps
-        self._queue, self._journal, self._rids, self._found = queue, journal, rids, found
+        self.messages = self.in_doubt = 0
+        self._keep_rids = keep_rids
+        self._journal, self._recovery, self._rids, self._left_out = journal, recovery, rids, left_out
+        self._is_verified = journal.format is JournalFormat.VERSION_2
         # What stays open are the transactions in doubt.
-        self._enqueued_by = {
-            operation.rid: transaction.xid
-            for transaction in recovery.transactions
-            for operation in transaction
-            if operation.is_enqueue
-        }
+        self._enqueued_by = _enqueuers(recovery)
 
-    def _enqueuer(self, rid: int, state: int) -> bytes:
-        """The transaction in doubt that would enqueue a message; empty if it is enqueued."""
-        return b"" if state == LIVE else self._enqueued_by.get(rid, b"")
-
-    def content(self) -> JournalContent:
-        """How much there is."""
-        content = JournalContent()
-        xids = set()
-        for rid, place, state, xid in self._queue.outstanding():
-            content.message(self._journal.data_of_enqueue(place)[1], len(self._enqueuer(rid, state)))
-            if state == LOCKED and xid is not None:
-                content.removal(len(xid))
-            xids.add(xid)
-        for xid in xids - {None}:
-            content.transaction(len(xid or b""))
-        return content
-
-    def into(self, build: JournalBuild) -> None:
+    def into(self, build: CopyTarget) -> None:
         """Copy everything: the messages in order, then what is to remove some of them."""
-        journal, self.messages = self._journal, 0
+        self.messages = self.in_doubt = 0
+        journal, stream, take = self._journal, self._journal.stream, self._rids.take
+        is_verified, keep_rids = self._is_verified, self._keep_rids
         locked: dict[bytes, array[int]] = {}
-        for rid, place, state, xid in self._queue.outstanding():
-            at, size = journal.data_of_enqueue(place)
-            parts = list(journal.data_chunks(at, size))
-            for damage in journal.stream.unreadable():
-                self._has_bad_sectors = True
-                self._found(damage._replace(consequence="messages in it are left out"))
-            if self._has_bad_sectors and not self._is_readable(rid, at, size):
-                continue
-            new = self._rids.take()
-            build.message(new, parts, self._enqueuer(rid, state))
-            self.messages += 1
-            if state == LOCKED and xid is not None:
+        for rid, place, state, xid in self._recovery.outstanding(journal.format):
+            data = journal.small_data(place) if state == LIVE else None
+            if data is not None and not stream.has_unreadable:
+                crc = extend_crc32c(0, data)
+                if not is_verified or journal.verifies(place, crc):
+                    build.enqueue(rid if keep_rids else take(), data, crc)
+                    self.messages += 1
+                    continue
+            new = self._copy(build, rid, place, b"" if state == LIVE else self._enqueued_by.get(rid, b""))
+            self.in_doubt += new > 0 and xid is not None
+            if new and state == LOCKED and xid is not None:
                 locked.setdefault(xid, array("Q")).append(new)
         for xid, targets in locked.items():
             for target in targets:
-                build.removal(xid, self._rids.take(), target)
+                build.removal(xid, take(), target)
 
-    def _is_readable(self, rid: int, place: int, size: int) -> bool:
-        """Whether the system reads every byte of a message. What else it cannot read nearby is no matter."""
-        stream = self._journal.stream
-        end = place + size
-        while place < end:
+    def _copy(self, build: CopyTarget, rid: int, place: int, xid: bytes) -> int:
+        """Copy one message, whatever it is like. Returns its new record id; 0 if it was left out."""
+        journal, stream = self._journal, self._journal.stream
+        at, size = journal.data_of_enqueue(place)
+        parts = list(journal.data_chunks(at, size))
+        problem = None
+        if stream.has_unreadable and not stream.is_readable(place, at + size - place):
+            problem = "a part of the message cannot be read"
+        elif self._is_verified and not journal.verifies(place, data_crc(parts)):
+            problem = "the message is not the same when it is read a second time"
+        if problem is not None:
             file, offset = stream.locate(place)
-            count = min(end - place, stream.data_size - place % stream.data_size, _PIECE)
-            try:
-                opened = self._disk.open(file.path)
-                try:
-                    opened.read(offset, count)
-                finally:
-                    opened.close()
-            except OSError as error:
-                what = f"a part of the message cannot be read: {error.strerror}"
-                self._found(Damage(file.path, offset, rid, what, "the message is left out"))
-                return False
-            place += count
-        return True
+            self._left_out(Damage(file.path, offset, rid, problem, "the message is left out"), place, at + size)
+            return 0
+        new = rid if self._keep_rids else self._rids.take()
+        build.message(new, parts, xid)
+        self.messages += 1
+        return new

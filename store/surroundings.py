@@ -57,7 +57,7 @@ def read_surroundings(disk: Disk, layout: StoreLayout) -> Surroundings:
         _read_environment(disk, layout.environment, found)
     elif layout.catalogue is not None:
         _read_catalogue(layout.catalogue, found)
-    elif layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR):
+    elif layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.LOOSE):
         found.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
     if layout.kind is StoreKind.VERSION_2:
         _read_store_file(disk, layout, found)

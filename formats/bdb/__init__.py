@@ -1,4 +1,4 @@
-"""Berkeley DB (libdb 5.3) as qpidd leaves it beside its journals: btree files and the log, read only.
+"""Berkeley DB (libdb 5.3) as qpidd leaves it beside its journals: btree files and the log; read, and made anew.
 
 A database file is an array of pages of one size (512 bytes to 64 KiB; qpidd: 4096). Numbers are in the byte
 order of the machine that made the file: the magic number tells. Page 0 is the metadata:
@@ -32,8 +32,9 @@ offset type     page
 ====== ======== =============================================================================================
 0      u32 x 2  LSN of the last change
 8      u32      page number
-12     u32 x 2  previous and next page of a chain of leaves or overflow pages, 0 for none
-20     u16      entries
+12     u32 x 2  previous and next page of a chain of leaves or overflow pages, 0 for none; the first of an internal
+                root of duplicates: how many there are
+20     u16      entries; on an overflow page: how often its chain is referred to
 22     u16      lowest used offset; on an overflow page: length of its data
 24     u8       level: leaf 1
 25     u8       `PageType`
@@ -72,12 +73,13 @@ offset type     log record
 
 Both checksums are h = 33 h + byte, modulo 2^32, from 0. Sources: formats page, sections 10.1 and 10.8; page
 types, flags, record types and their arguments: libdb 5.3, held against the output of its db5.3_dump and
-db5.3_printlog.
+db5.3_printlog; counts: files that its db5.3_load makes.
 """
 
 from formats.bdb.btree import Btree, salvage
 from formats.bdb.log import LogSummary, analyse_log, why_recovery
 from formats.bdb.pages import BdbError, Lsn, Metadata, UnsupportedDatabaseError
+from formats.bdb.writer import encode_btree, encode_empty_log
 
 __all__ = [
     "BdbError",
@@ -87,6 +89,8 @@ __all__ = [
     "Metadata",
     "UnsupportedDatabaseError",
     "analyse_log",
+    "encode_btree",
+    "encode_empty_log",
     "salvage",
     "why_recovery",
 ]

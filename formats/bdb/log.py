@@ -22,8 +22,8 @@ from formats.bdb.pages import BdbError, Lsn, checksum
 LOG_MAGIC = 0x00040988
 LOG_VERSION = 19  # libdb 5.3
 
-_RECORD_HEADER = Struct("<III")  # offset of the record before, length, checksum
-_FILE_HEADER = Struct("<IIII")  # magic, version, size of log files, -
+RECORD_HEADER = Struct("<III")  # offset of the record before, length, checksum
+FILE_HEADER = Struct("<IIII")  # magic, version, size of log files, -
 _BODY_HEADER = Struct("<IIII")  # record type, transaction, LSN of the transaction's record before
 _U32 = Struct("<I")
 
@@ -129,8 +129,8 @@ def log_records(data: bytes, previous: int | None = None) -> Iterator[LogRecord]
         BdbError: at the first record that is not sound. The log has an end only before zeros.
     """
     offset = 0
-    while len(data) - offset >= _RECORD_HEADER.size:
-        before, length, _ = _RECORD_HEADER.unpack_from(data, offset)
+    while len(data) - offset >= RECORD_HEADER.size:
+        before, length, _ = RECORD_HEADER.unpack_from(data, offset)
         if length == 0:
             break
         body = _record_body(data, offset)
@@ -316,12 +316,12 @@ class _Analysis:
 
 def _record_body(data: bytes, offset: int) -> bytes | None:
     """What follows the header of the record at `offset`; None where length or checksum are wrong."""
-    if not 0 <= offset <= len(data) - _RECORD_HEADER.size:
+    if not 0 <= offset <= len(data) - RECORD_HEADER.size:
         return None
-    before, length, stored = _RECORD_HEADER.unpack_from(data, offset)
-    if not _RECORD_HEADER.size < length <= len(data) - offset:
+    before, length, stored = RECORD_HEADER.unpack_from(data, offset)
+    if not RECORD_HEADER.size < length <= len(data) - offset:
         return None
-    body = data[offset + _RECORD_HEADER.size : offset + length]
+    body = data[offset + RECORD_HEADER.size : offset + length]
     return body if checksum(body) ^ before ^ length == stored else None
 
 
@@ -330,7 +330,7 @@ _MOST_CANDIDATES = 16  # places that are looked at for the record after a damage
 
 def _goes_on_behind(data: bytes, offset: int) -> bool:
     """Whether a sound record, which says that it follows the one at `offset`, is in the file."""
-    if offset < _RECORD_HEADER.size + _FILE_HEADER.size:
+    if offset < RECORD_HEADER.size + FILE_HEADER.size:
         return data.count(0) != len(data)  # the file's own first record
     candidate = offset
     for _ in range(_MOST_CANDIDATES):
@@ -343,7 +343,7 @@ def _goes_on_behind(data: bytes, offset: int) -> bool:
 
 
 def _verify_file_header(body: bytes) -> None:
-    magic, version, _, _ = _checked(_FILE_HEADER, body, 0)
+    magic, version, _, _ = _checked(FILE_HEADER, body, 0)
     if magic != LOG_MAGIC:
         raise BdbError(f"the magic number is {magic:#010x}, not that of a log", 12)
     if version != LOG_VERSION:

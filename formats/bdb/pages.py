@@ -83,16 +83,17 @@ PAGE_SIZES = tuple(1 << power for power in range(9, 17))
 METADATA_SIZE = 512  # what its checksum covers
 
 _BYTE_ORDERS = ("<", ">")
-_METADATA = {order: Struct(order + "6I3Bx6I20s5I") for order in _BYTE_ORDERS}
+# The layouts of the package's docstring, in both byte orders.
+METADATA = {order: Struct(order + "6I3Bx6I20s5I") for order in _BYTE_ORDERS}
 _METADATA_CHECKSUM_OFFSET = 492
-_HEADER = {order: Struct(order + "5IHHBB") for order in _BYTE_ORDERS}
-_HEADER_SIZE = 26
+HEADER = {order: Struct(order + "5IHHBB") for order in _BYTE_ORDERS}
+HEADER_SIZE = 26
 _CHECKSUM_OFFSET = 28
 _CHECKSUMMED_HEADER_SIZE = 32
-_DATA_ITEM = {order: Struct(order + "HB") for order in _BYTE_ORDERS}
-_REFERENCE = {order: Struct(order + "HBxII") for order in _BYTE_ORDERS}  # INTERNAL items begin so, too
+DATA_ITEM = {order: Struct(order + "HB") for order in _BYTE_ORDERS}
+REFERENCE = {order: Struct(order + "HBxII") for order in _BYTE_ORDERS}  # INTERNAL items begin so, too
 _RECNO_INTERNAL_ITEM = {order: Struct(order + "II") for order in _BYTE_ORDERS}
-_U16 = {order: Struct(order + "H") for order in _BYTE_ORDERS}
+U16 = {order: Struct(order + "H") for order in _BYTE_ORDERS}
 _U32 = {order: Struct(order + "I") for order in _BYTE_ORDERS}
 
 _HASH_CHUNK = 4096
@@ -200,7 +201,7 @@ class PageFile:
         if not 0 < number < self.page_count:
             raise BdbError(f"page {number} is outside the file of {self.page_count} pages", context)
         start = number * self.page_size
-        fields = _HEADER[self.order].unpack_from(self.buffer, start)
+        fields = HEADER[self.order].unpack_from(self.buffer, start)
         if fields[2] != number:
             raise BdbError(f"page {number} says that it is page {fields[2]}", start + 8)
         if fields[8] not in _PAGE_TYPES:
@@ -208,7 +209,7 @@ class PageFile:
         if self.checksummed:
             page = self.buffer[start : start + self.page_size]
             _verify_checksum(page, _CHECKSUM_OFFSET, self.order, start, f"page {number}")
-        body = start + (_CHECKSUMMED_HEADER_SIZE if self.checksummed else _HEADER_SIZE)
+        body = start + (_CHECKSUMMED_HEADER_SIZE if self.checksummed else HEADER_SIZE)
         lsn_file, lsn_offset, number, previous, following, entries, lowest, level, type_number = fields
         lsn, page_type = Lsn(lsn_file, lsn_offset), PageType(type_number)
         return Page(lsn, number, previous, following, entries, lowest, level, page_type, start, body)
@@ -217,14 +218,14 @@ class PageFile:
         """The LSN on page `number`; None where there is no such page."""
         if not 0 <= number < self.page_count:
             return None
-        return Lsn(*_HEADER[self.order].unpack_from(self.buffer, number * self.page_size)[:2])
+        return Lsn(*HEADER[self.order].unpack_from(self.buffer, number * self.page_size)[:2])
 
     def children(self, page: Page, on_damage: OnDamage) -> list[tuple[int, int]]:
         """What an internal page points to: (page number, offset of the item in the file), left to right.
 
         Entries that cannot be read are told to `on_damage` and left out.
         """
-        layout = _REFERENCE if page.type == PageType.INTERNAL else _RECNO_INTERNAL_ITEM
+        layout = REFERENCE if page.type == PageType.INTERNAL else _RECNO_INTERNAL_ITEM
         field = 2 if page.type == PageType.INTERNAL else 0
         return [
             (layout[self.order].unpack_from(self.buffer, offset)[field], offset)
@@ -238,7 +239,7 @@ class PageFile:
         What is outside the page, of an unknown type, overlaps another item or shares another entry's data is
         told to `on_damage`, and None stands in its place.
         """
-        offsets = self._entry_offsets(page, _DATA_ITEM[self.order].size, on_damage)
+        offsets = self._entry_offsets(page, DATA_ITEM[self.order].size, on_damage)
         items: dict[int | None, Item] = {}
         for offset in sorted({offset for offset in offsets if offset is not None}):
             try:
@@ -275,7 +276,7 @@ class PageFile:
         if page.type == PageType.LEAF and page.entries % 2:
             on_damage(BdbError(f"page {page.number} holds a key without data", page.start + 20))
         offsets: list[int | None] = []
-        for index, (offset,) in enumerate(_U16[self.order].iter_unpack(self.buffer[page.body : items_start])):
+        for index, (offset,) in enumerate(U16[self.order].iter_unpack(self.buffer[page.body : items_start])):
             inside = items_start <= page.start + offset <= end - item_header
             offsets.append(page.start + offset if inside else None)
             if not inside:
@@ -285,7 +286,7 @@ class PageFile:
 
     def _item(self, page: Page, offset: int) -> Item:
         end = page.start + self.page_size
-        length, type_byte = _DATA_ITEM[self.order].unpack_from(self.buffer, offset)
+        length, type_byte = DATA_ITEM[self.order].unpack_from(self.buffer, offset)
         deleted, kind = type_byte >= DELETED, type_byte & ~DELETED
         if kind == _DATA:
             if offset + 3 + length > end:
@@ -293,9 +294,9 @@ class PageFile:
             return Item(offset, ItemType.DATA, deleted, self.buffer[offset + 3 : offset + 3 + length])
         if kind not in _ITEM_TYPES:
             raise BdbError(f"page {page.number} holds an item of unknown type {kind}", offset + 2)
-        if offset + _REFERENCE[self.order].size > end:
+        if offset + REFERENCE[self.order].size > end:
             raise BdbError(f"a reference runs out of page {page.number}", offset)
-        _, _, target, total = _REFERENCE[self.order].unpack_from(self.buffer, offset)
+        _, _, target, total = REFERENCE[self.order].unpack_from(self.buffer, offset)
         return Item(offset, ItemType(kind), deleted, page=target, length=total)
 
 
@@ -309,7 +310,7 @@ def read_metadata(buffer: bytes) -> tuple[Metadata, PageFile]:
     if len(buffer) < METADATA_SIZE:
         raise BdbError(f"{len(buffer)} bytes are too short for a metadata page of {METADATA_SIZE}", 0)
     order = _byte_order(buffer)
-    metadata = Metadata(*_METADATA[order].unpack_from(buffer))
+    metadata = Metadata(*METADATA[order].unpack_from(buffer))
     for what, offset in _unsupported(metadata):
         raise UnsupportedDatabaseError(f"{what} not supported", offset)
     if metadata.page_size not in PAGE_SIZES:
@@ -328,7 +329,7 @@ def guess_page_file(buffer: bytes) -> PageFile | None:
         for page_size in PAGE_SIZES:
             if len(buffer) < 2 * page_size:
                 break
-            fields = _HEADER[order].unpack_from(buffer, page_size)
+            fields = HEADER[order].unpack_from(buffer, page_size)
             if fields[2] == 1 and fields[8] in _PAGE_TYPES:
                 return PageFile(buffer, order, page_size, checksummed=False)
     return None
@@ -370,7 +371,7 @@ def _verify_checksum(covered: bytes, at: int, order: str, start: int, name: str)
 def _drop_overlaps(page: Page, items: dict[int | None, Item], on_damage: OnDamage) -> None:
     """Take out each item (they are in the order of their offsets) that runs into the next."""
     for item, following in pairwise(list(items.values())):
-        size = 3 + len(item.data) if item.kind == ItemType.DATA else _REFERENCE["<"].size
+        size = 3 + len(item.data) if item.kind == ItemType.DATA else REFERENCE["<"].size
         if item.offset + size > following.offset:
             on_damage(BdbError(f"two items of page {page.number} overlap", item.offset))
             del items[item.offset]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from formats.rhm.errors import RhmError
-from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
+from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILE_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
 from store.damage import Damage
 from store.disk import Disk, read_whole
@@ -58,7 +58,8 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     files = _look_at_files(disk, directory, base, names)
     geometry = _believed_geometry(info, files, info_path, damage)
     if geometry is None:
-        raise NotAJournalError(f"{directory}: neither an info file nor a journal file tells the journal's size")
+        what = "neither an info file nor a journal file tells a size that a journal can have"
+        raise NotAJournalError(f"{directory}: {what}")
     for number in sorted(files):
         if number >= geometry.files:
             what = f"file beyond the {geometry.files} files of the journal"
@@ -103,7 +104,9 @@ def data_path(directory: str, base: str, number: int) -> str:
 def _believed_geometry(
     info: JournalInfo | None, files: dict[int, int], info_path: str, damage: list[Damage]
 ) -> Geometry | None:
-    """The info file's geometry, unless the files themselves contradict it (missing ones do not); None: nothing tells.
+    """The info file's geometry, unless the files themselves contradict it (missing ones do not).
+
+    None: nothing tells it, or only what no journal can have.
 
     Args:
         info: what the info file says.
@@ -119,8 +122,10 @@ def _believed_geometry(
     count = told.files
     while count in files and count < MAX_FILES:
         count += 1
-    if told.file_size in files.values() or agreeing < 2:
+    if told.file_size <= MAX_FILE_SIZE and (told.file_size in files.values() or agreeing < 2):
         size = told.file_size
+    if not size:
+        return None
     believed = Geometry(count, size - FILE_HEADER_SIZE)
     if believed != told:
         what = f"info file tells {told.files} files of {told.file_size} bytes; there are {count} of {size}"
@@ -129,9 +134,12 @@ def _believed_geometry(
 
 
 def _commonest_size(files: dict[int, int]) -> tuple[int, int]:
-    """The size that most of the files have, in whole sectors, and how many have it; 0 if none can be a journal file."""
+    """The size that most of the files have, in whole sectors, and how many have it; 0 if none can be a journal file.
+
+    A file with a hole of terabytes is none: nobody could wait for its end.
+    """
     whole = [size // SECTOR_SIZE * SECTOR_SIZE for size in files.values()]
-    usable = [size for size in whole if size >= FILE_HEADER_SIZE + SECTOR_SIZE]
+    usable = [size for size in whole if FILE_HEADER_SIZE + SECTOR_SIZE <= size <= MAX_FILE_SIZE]
     size = max(set(usable), key=usable.count, default=0)
     return size, usable.count(size)
 
@@ -145,7 +153,7 @@ def open_file(disk: Disk, path: str) -> Journal:
     """
     opened = disk.open(path)
     try:
-        size = opened.size - FILE_HEADER_SIZE
+        size = min(opened.size, MAX_FILE_SIZE) - FILE_HEADER_SIZE
     finally:
         opened.close()
     if size < SECTOR_SIZE:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import EXTERNAL
+from formats.rhm.records import EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
 from store.damage import Damage
 from store.disk import Disk
 from store.journal.format import JournalFormat
+from store.journal.gaps import Gaps
 from store.journal.line import Line
+from store.journal.order import RingFile
 from store.journal.reader import JournalEnd, JournalReader, records_of
 from store.journal.records import RecordSink
 from store.journal.ring import Ring
@@ -50,6 +52,7 @@ class Journal:
         is_single_file: whether this is one file of a journal, opened by itself.
         damage: what is wrong with the info file and the file headers.
         continued: places of records whose checksums cover only a part of them (`LinearRecords`).
+        gaps: what the last walk skipped.
         notices: one line each: what a user should know, and no damage.
     """
 
@@ -71,6 +74,7 @@ class Journal:
         self.stream = JournalStream(disk, files.files, files.geometry)
         self.damage = damage
         self.continued: set[int] = set()
+        self.gaps = Gaps()
         self.is_being_deleted = False
         self.notices: list[str] = []
         self.is_single_file = path == files.files[0].path if files.files else False
@@ -83,7 +87,9 @@ class Journal:
         if self.files.format is None or not self.files.files:
             return None
         records = records_of(self.files, self.stream)
-        end = JournalReader(self.stream, records).walk(sink, every_record=every_record)
+        reader = JournalReader(self.stream, records)
+        end = reader.walk(sink, every_record=every_record)
+        self.gaps = reader.gaps
         for damage in self.stream.unreadable():
             sink.damaged(damage)
         self.notices.extend(records.notices)
@@ -121,6 +127,24 @@ class Journal:
         begin = at + self._header_size + xid_size
         end: int = begin + size
         return None if end > len(window) or flags & self._external else window[begin:end]
+
+    def verifies(self, place: int, crc: int) -> bool:
+        """Version 2: whether the enqueue record at `place`, whose data's CRC-32C is `crc`, has the right checksum."""
+        stream, header_size = self.stream, self._header_size
+        window, at = stream.window(place, header_size)
+        _, xid_size, size = self._unpack_sizes(window, at)
+        after = at + header_size
+        head = window[at:after]
+        xid = stream.read_aside(place + header_size, xid_size) if xid_size else b""
+        file = stream.files[place // stream.data_size]
+        if not isinstance(file, RingFile) or file.header is None:
+            return False
+        end = after + xid_size + size
+        tail = window[end : end + TAIL_SIZE]
+        if len(tail) < TAIL_SIZE:
+            tail = stream.read_aside(place + end - at, TAIL_SIZE)
+        check, _ = decode_tail(tail, 0)
+        return check == version_2_check(head, xid, crc, file.header.salt)
 
     def data_chunks(self, place: int, size: int) -> Iterator[bytes]:
         """`size` bytes of data from `place`, in pieces of at most 1 MiB."""

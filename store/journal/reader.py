@@ -25,6 +25,7 @@ from formats.rhm.records import Kind
 from store.damage import Damage
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
+from store.journal.gaps import Gap, Gaps
 from store.journal.line import Line
 from store.journal.linear import LinearRecords
 from store.journal.linear_file import LinearFile
@@ -79,12 +80,16 @@ class JournalReader:
     Args:
         stream: the journal's bytes.
         records: what stands in them.
+
+    Attributes:
+        gaps: what the walk skipped.
     """
 
     def __init__(self, stream: JournalStream, records: JournalRecords) -> None:
         self._stream = stream
         self._records = records
         self._breaks = 0
+        self.gaps = Gaps()
 
     def walk(self, sink: RecordSink, *, every_record: bool = False) -> JournalEnd:
         """Hand each record to `sink` until the journal ends.
@@ -143,6 +148,8 @@ class JournalReader:
                 consequence = "the first record is searched for"
                 sink.damaged(Damage(file.path, self._records.first_record_field, None, what, consequence))
             found = self._records.search(begin)
+            if found:
+                self.gaps.add(Gap(begin, found, None, "no record is known to begin here"))
             return begin if found is None else found
         return stream.size
 
@@ -227,6 +234,8 @@ class JournalReader:
     def _tell_break(self, place: int, resumed: int, verdict: Verdict, sink: RecordSink) -> None:
         """The chain is broken at `place` and goes on at `resumed`."""
         data_size = self._stream.data_size
+        rid = verdict.header.rid if verdict.header is not None and not verdict.stale else None
+        self.gaps.add(Gap(place, resumed, rid, verdict.problem or "no record"))
         for file in self._stream.files[place // data_size + 1 : resumed // data_size + 1]:
             gap = file.gap_before()
             if gap is not None:

@@ -84,6 +84,7 @@ class JournalRecovery:
         messages: the index of what is enqueued.
         transactions: what is still open.
         left_open: the transactions that were open at the journal's end, once they are resolved.
+        unprepared: those among them that were never prepared, with their records.
         damage: damage that the walk met, in order.
         unfounded: the first records that are about nothing that is there; `unfounded_count` counts all.
         transient_places: where the enqueues stand that recovery ignores; `transients` counts them.
@@ -94,6 +95,7 @@ class JournalRecovery:
         self.messages = EnqueueMap()
         self.transactions = TransactionMap()
         self.left_open: list[OpenTransaction] = []
+        self.unprepared: list[Transaction] = []
         self.damage: list[Damage] = []
         self.unfounded: list[Unfounded] = []
         self.unfounded_count = 0
@@ -241,8 +243,10 @@ class JournalRecovery:
             resolved.append(OpenTransaction(transaction.xid, outcome, transaction.enqueues, transaction.dequeues))
             if outcome in (Outcome.COMMITTING, Outcome.IN_DOUBT):
                 staying.append((transaction, outcome))
-            else:
-                self._abort(transaction.xid)
+                continue
+            self._abort(transaction.xid)
+            if outcome is Outcome.UNPREPARED:
+                self.unprepared.append(transaction)
         # What is dropped lets its locks go first: qpidd leaves no record of a dropped transaction, and the message may
         # have been dequeued again by one that stays.
         for transaction, outcome in staying:

@@ -90,8 +90,8 @@ class JournalStorage:
     def write(self, step: Step) -> list[WritableFile]:
         """Do the writes of a step. Returns the files that are to be synced. Raises OSError."""
         for number, offset, content in step.writes:
-            self._file(number).write(offset, content)
-        return [self._file(number) for number in step.files]
+            self.file(number).write(offset, content)
+        return [self.file(number) for number in step.files]
 
     def read(self, block: int, size: int) -> bytes:
         """`size` bytes from a block of the endless stream on. Raises OSError."""
@@ -100,7 +100,7 @@ class JournalStorage:
         offset = DATA_OFFSET + rest * BLOCK_SIZE
         while size > 0:
             count = min(size, self._geometry.file_size - offset)
-            parts.append(self._file(index % self._geometry.files).read(offset, count))
+            parts.append(self.file(index % self._geometry.files).read(offset, count))
             size -= count
             index, offset = index + 1, DATA_OFFSET
         return b"".join(parts)
@@ -119,9 +119,9 @@ class JournalStorage:
             return
         index = (position - 1) // self._file_blocks
         for last in sorted({max(0, position - 2) // self._file_blocks, index}):
-            self._file(last % self._geometry.files).sync()
+            self.file(last % self._geometry.files).sync()
         for ahead in range(index + 1, index + self._geometry.files):
-            file = self._file(ahead % self._geometry.files)
+            file = self.file(ahead % self._geometry.files)
             try:
                 header = decode_file_header(file.read(0, FILE_HEADER_SIZE))
             except RhmError:
@@ -142,7 +142,8 @@ class JournalStorage:
             file.close()
         self._open.clear()
 
-    def _file(self, number: int) -> WritableFile:
+    def file(self, number: int) -> WritableFile:
+        """The file with that number, opened if need be. Raises OSError."""
         file = self._open.pop(number, None)
         if file is None:
             file = self._disk.open_writable(data_path(self._directory, self._base_name, number))

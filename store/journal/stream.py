@@ -17,10 +17,13 @@ from typing import Any, Final
 from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from store.damage import Damage
 from store.disk import Disk, ReadableFile
+from store.journal.bad_regions import BadRegions
 from store.journal.files import JournalFile
 
 WINDOW_SIZE: Final = 1 << 20  # bytes read at a time
 MAX_OPEN_FILES: Final = 2
+_PATIENCE: Final = 64  # sectors in a row that fail before longer pieces are tried
+_COARSE: Final = 1 << 16  # bytes of these
 
 
 class JournalStream:
@@ -43,8 +46,7 @@ class JournalStream:
         self._open: OrderedDict[int, ReadableFile] = OrderedDict()
         self._window = b""
         self._window_place = 0
-        self._bad_sectors: dict[tuple[int, int], str] = {}  # index of the file, sector: why
-        self._told: set[tuple[int, int]] = set()  # those that `unreadable` has given
+        self._bad = BadRegions()
 
     def locate(self, place: int) -> tuple[JournalFile[Any], int]:
         """The file in which a place lies, and the offset from that file's start."""
@@ -81,23 +83,33 @@ class JournalStream:
 
     def unreadable(self) -> list[Damage]:
         """What the system could not read since this was last asked, run by run."""
-        runs: list[tuple[int, int, int]] = []  # index of the file, first sector, number of sectors
-        for index, sector in sorted(self._bad_sectors.keys() - self._told):
-            if runs and (runs[-1][0], runs[-1][1] + runs[-1][2]) == (index, sector):
-                runs[-1] = (index, runs[-1][1], runs[-1][2] + 1)
-            else:
-                runs.append((index, sector, 1))
-        self._told.update(self._bad_sectors)
         return [
             Damage(
-                self.files[index].path,
-                sector * SECTOR_SIZE,
+                self.files[region.file].path,
+                region.begin,
                 None,
-                f"{count * SECTOR_SIZE} bytes cannot be read: {self._bad_sectors[index, sector]}",
+                f"{region.end - region.begin} bytes cannot be read: {region.why}",
                 "they are taken for zeros",
             )
-            for index, sector, count in runs
+            for region in self._bad.take_new()
         ]
+
+    @property
+    def has_unreadable(self) -> bool:
+        """Whether there is anything that the system could not read."""
+        return bool(self._bad)
+
+    def is_readable(self, place: int, length: int) -> bool:
+        """Whether the system could read all of the `length` bytes from `place`, which have been read."""
+        end = place + length
+        while place < end:
+            index, offset = divmod(place, self.data_size)
+            count = min(end - place, self.data_size - offset)
+            begin = offset + self._data_offset
+            if self._bad.touches(index, begin, begin + count):
+                return False
+            place += count
+        return True
 
     def close(self) -> None:
         """Let all descriptors go; reading opens them again."""
@@ -137,15 +149,23 @@ class JournalStream:
             return self._read_around(index, file, offset, count, error.strerror or str(error))
 
     def _read_around(self, index: int, file: ReadableFile, offset: int, count: int, why: str) -> bytes:
-        """Read sector by sector; those that the system cannot read are zeros, and noted."""
+        """Read sector by sector; those that the system cannot read are zeros, and noted.
+
+        A sector may take a disk seconds to fail. So after some that fail one after another, longer pieces are tried,
+        and one that fails is given up whole; after one that does not, sectors again.
+        """
         parts = []
         end = offset + count
+        failed = 0
         while offset < end:
-            length = min(SECTOR_SIZE - offset % SECTOR_SIZE, end - offset)
+            step = SECTOR_SIZE if failed < _PATIENCE else _COARSE
+            length = min(step - offset % step, end - offset)
             try:
                 parts.append(file.read(offset, length).ljust(length, b"\0"))
+                failed = 0
             except OSError:
                 parts.append(bytes(length))
-                self._bad_sectors[index, offset // SECTOR_SIZE] = why
+                self._bad.add(index, offset, offset + length, why)
+                failed += 1
             offset += length
         return b"".join(parts)

@@ -34,6 +34,8 @@ from typing import Final
 from formats.rhm.file_header import FileHeader, encode_file_header
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
 from formats.rhm.records import (
+    COMMON,
+    LAYOUTS,
     OVERWRITE_INDICATOR,
     PADDING,
     TAIL,
@@ -47,6 +49,11 @@ from formats.rhm.records import (
 from store.journal.step import Step, Write
 
 _FILLER: Final = encode_record(RecordHeader(Kind.FILLER, 1, 0, blocks=1))
+_PACK_SIZES: Final = LAYOUTS[1, Kind.ENQUEUE].rest.pack
+_ENQUEUE_OVERHEAD: Final = LAYOUTS[1, Kind.ENQUEUE].size + TAIL_SIZE
+_ENQUEUE_CHECK: Final = version_1_check(Kind.ENQUEUE)
+_ENQUEUE_HEADS: Final = [COMMON.pack(Kind.ENQUEUE, 1, 0, indicator) for indicator in (0, OVERWRITE_INDICATOR)]
+_PADDINGS: Final = [PADDING * count for count in range(BLOCK_SIZE)]
 _SECTOR_BLOCKS: Final = SECTOR_SIZE // BLOCK_SIZE
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -134,6 +141,20 @@ class Version1Ring:
         self._pieces += (encode_header(header._replace(flags=header.flags | indicator)), xid, *data, rest + padding)
         self.position += size // BLOCK_SIZE
         return begins_in % self._files
+
+    def enqueue(self, rid: int, data: bytes) -> None:
+        """Lay a message outside of any transaction behind the others: as `append` does, and faster."""
+        position, file_blocks = self.position, self.file_blocks
+        size = _ENQUEUE_OVERHEAD + len(data)
+        blocks = -(-size // BLOCK_SIZE)
+        used = position % file_blocks
+        if not used or used + blocks > file_blocks:
+            self.append(RecordHeader(Kind.ENQUEUE, 1, 0, rid, 0, len(data)), b"", (data,))
+            return
+        head = _ENQUEUE_HEADS[position // file_blocks // self._files & OVERWRITE_INDICATOR]
+        tail = TAIL.pack(_ENQUEUE_CHECK, rid)
+        self._pieces += (head, _PACK_SIZES(rid, 0, len(data)), data, tail, _PADDINGS[-size % BLOCK_SIZE])
+        self.position = position + blocks
 
     def _enter_files(self, blocks: int, rid: int) -> None:
         """Make the headers of the files that the record which is laid now enters."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from store.conversion import ConversionReport, convert
-from store.disk import OsDisk
+from store.disk import Disk, OsDisk
 from store.environment import Environment, tool_environment
 from store.log_lines import LogLine
 from store.offline import open_store
@@ -29,8 +29,8 @@ class Content(NamedTuple):
     in_doubt: list[tuple[bytes, bool | None, int | None, int | None]]
 
 
-def content_of(path: Path) -> Content:
-    source = open_store(OsDisk(), str(path))
+def content_of(path: Path, disk: Disk | None = None) -> Content:
+    source = open_store(disk or OsDisk(), str(path))
     try:
         recovered = source.recover()
         queues = {}

@@ -26,8 +26,8 @@ def show_report(console: Console, path: str, check: StoreCheck, seconds: float, 
     if check.journals:
         console.print(_journals(check, plain=not console.is_terminal))
     _show_transactions(console, check)
-    _show_damage(console, check.damage)
-    _show_notices(console, check.notices)
+    show_damage(console, check.damage)
+    show_notices(console, check.notices)
     console.print(_sum(store, seconds))
 
 
@@ -103,7 +103,8 @@ def _show_transactions(console: Console, check: StoreCheck) -> None:
         console.print(Text(what), soft_wrap=True)
 
 
-def _show_damage(console: Console, damage: list[Damage]) -> None:
+def show_damage(console: Console, damage: list[Damage]) -> None:
+    """Print what is damaged."""
     for entry in damage[:_MOST_SHOWN]:
         where = printable(entry.file)
         where += "" if entry.offset is None else f" at 0x{entry.offset:x}"
@@ -112,16 +113,18 @@ def _show_damage(console: Console, damage: list[Damage]) -> None:
         text.append(f"{where}: {rid}{printable(entry.what)}", style="default not bold")
         console.print(text, soft_wrap=True)
         console.print(Text(f"        {printable(entry.consequence)}", style="dim"), soft_wrap=True)
-    _show_rest(console, len(damage), "damages")
+    show_rest(console, len(damage), "damages")
 
 
-def _show_notices(console: Console, notices: list[str]) -> None:
+def show_notices(console: Console, notices: list[str]) -> None:
+    """Print notices."""
     for notice in notices[:_MOST_SHOWN]:
         console.print(Text(f"notice: {printable(notice)}"), soft_wrap=True)
-    _show_rest(console, len(notices), "notices")
+    show_rest(console, len(notices), "notices")
 
 
-def _show_rest(console: Console, count: int, what: str) -> None:
+def show_rest(console: Console, count: int, what: str) -> None:
+    """Say how many of `count` were not shown, if that is so."""
     if count > _MOST_SHOWN:
         console.print(Text(f"… and {count - _MOST_SHOWN:,} more {what}; --json shows all"), soft_wrap=True)
 

@@ -1,0 +1,191 @@
+"""What would become of a journal that is given another geometry: whether everything fits, and what would if not.
+
+What counts is what recovery finds before anything is resolved: every message that is there, and all that open
+transactions enqueue and dequeue, since whether they were prepared is told elsewhere. Whether that fits is a matter of
+`space`: enqueues of so many messages must have been possible in the new ring, and all that is to come for them too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from formats.catalogue import QueueEntry
+from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
+from formats.rhm.jinf import JournalInfo
+from store.contradictions import contradictions
+from store.damage import Damage
+from store.disk import Disk
+from store.ends import missing_seal
+from store.errors import StoreDamagedError
+from store.journal.directory import NotAJournalError, open_journal
+from store.journal.journal import Journal
+from store.journal.recovery import JournalRecovery
+from store.journal_build import JournalContent, fitting_geometry
+from store.log_lines import printable
+from store.sizing import MAX_PAGES
+
+#: Says what geometry a journal is to have: called with its name and what it has; None to leave it as it is.
+Choose = Callable[[str, Geometry], Geometry | None]
+
+
+class ReadJournal(NamedTuple):
+    """A journal that was read, and is sound.
+
+    Attributes:
+        journal: the journal.
+        info: what its info file says.
+        recovery: what a walk over all of it found, nothing of it resolved.
+    """
+
+    journal: Journal
+    info: JournalInfo
+    recovery: JournalRecovery
+
+    @property
+    def messages(self) -> int:
+        """Messages in it, those that open transactions enqueue included."""
+        return len(self.recovery.messages) + sum(each.enqueues for each in self.recovery.transactions)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlan:
+    """What is to become of one journal.
+
+    Attributes:
+        name: the queue's, or "TplStore".
+        source: the journal.
+        before, after: its geometry; the same where nothing is to be done.
+        live_bytes: bytes of blocks of all that is kept.
+        fits: whether all of that fits into `after`.
+        would_fit: if not, geometries into which it would, the nearest ones; none if the largest is too small.
+        entry: the queue's in the catalogue; None for the prepared list.
+    """
+
+    name: str
+    source: ReadJournal
+    before: Geometry
+    after: Geometry
+    live_bytes: int
+    fits: bool
+    would_fit: tuple[Geometry, ...]
+    entry: QueueEntry | None
+
+    @property
+    def is_change(self) -> bool:
+        """Whether there is anything to do."""
+        return self.before != self.after
+
+    @property
+    def messages(self) -> int:
+        """Messages that move, those that open transactions enqueue included."""
+        return self.source.messages
+
+    @property
+    def transactions(self) -> int:
+        """Open transactions that move."""
+        return len(self.source.recovery.transactions)
+
+
+def plan_of(source: ReadJournal, name: str, entry: QueueEntry | None, choose: Choose) -> JournalPlan:
+    """What becomes of a journal.
+
+    Args:
+        source: the journal.
+        name: the queue's, or "TplStore".
+        entry: the queue's in the catalogue; None for the prepared list.
+        choose: says what it is to be.
+    """
+    content = content_of(source, is_prepared_list=entry is None)
+    source.journal.close()
+    before = source.journal.files.geometry
+    after = choose(name, before) or before
+    alignment = source.info.flush_alignment
+    fits = after == before or content.fits(after, alignment)
+    would_fit = () if fits else larger_geometries(content, after, alignment)
+    return JournalPlan(name, source, before, after, content.blocks * BLOCK_SIZE, fits, would_fit, entry)
+
+
+def read_journal(disk: Disk, path: str, name: str, *, was_clean: bool) -> ReadJournal:
+    """Read a journal of version 2.
+
+    Args:
+        disk: where it is.
+        path: its directory.
+        name: the queue's, or "TplStore".
+        was_clean: whether the store was closed cleanly, so that the journal has to end with a seal.
+
+    Raises:
+        StoreDamagedError: it is damaged.
+        OSError: it cannot be read.
+    """
+    if not disk.is_directory(path):
+        raise _damaged(Damage(path, None, None, f'"{printable(name)}" has no journal', ""))
+    try:
+        journal = open_journal(disk, path, name)
+    except NotAJournalError as error:
+        raise _damaged(Damage(path, None, None, f"there is no journal: {error}", "")) from None
+    recovery = JournalRecovery()
+    end = journal.walk(recovery)
+    damage = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
+    if end is not None and not damage and was_clean:
+        damage.extend(missing_seal(journal, end))
+    if damage or journal.info is None:
+        journal.close()
+        raise _damaged(damage[0])
+    return ReadJournal(journal, journal.info, recovery)
+
+
+def _damaged(damage: Damage) -> StoreDamagedError:
+    where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
+    return StoreDamagedError(
+        f"{where}: {damage.what}; nothing is resized: start the broker, which saves what can be read of a damaged "
+        "journal, or see qstore-recover"
+    )
+
+
+def content_of(source: ReadJournal, *, is_prepared_list: bool = False) -> JournalContent:
+    """How much there is in a journal that has to be kept.
+
+    Args:
+        source: the journal.
+        is_prepared_list: in which a decision without its prepare record gets one again (`rebuild`).
+    """
+    journal, content = source.journal, JournalContent()
+    for _, place, _ in source.recovery.messages.in_place_order():
+        content.message(journal.data_of_enqueue(place)[1])
+    for transaction in source.recovery.transactions:
+        xid_size = len(transaction.xid)
+        content.transaction(xid_size)
+        enqueued = {operation.rid for operation in transaction if operation.is_enqueue}
+        for operation in transaction:
+            if operation.is_enqueue:
+                content.message(journal.data_of_enqueue(operation.place)[1], xid_size)
+            else:
+                content.removal(xid_size)
+                if is_prepared_list and operation.rid not in enqueued:
+                    content.message(1, xid_size)
+    return content
+
+
+def larger_geometries(content: JournalContent, geometry: Geometry, alignment: int) -> tuple[Geometry, ...]:
+    """Geometries into which `content` fits though it does not into `geometry`: more files, or as many larger ones.
+
+    Returns:
+        At most one of either kind; one that is more of both where neither does; none where the largest is too small.
+    """
+    found = []
+    for files in range(geometry.files + 1, MAX_FILES + 1):
+        if content.fits(Geometry(files, geometry.data_size), alignment):
+            found.append(Geometry(files, geometry.data_size))
+            break
+    sizes = range(geometry.data_size // PAGE_SIZE + 1, MAX_PAGES + 1)
+    at = bisect_left(sizes, True, key=lambda pages: content.fits(Geometry.from_pages(geometry.files, pages), alignment))
+    if at < len(sizes):
+        found.append(Geometry.from_pages(geometry.files, sizes[at]))
+    if not found:
+        largest = fitting_geometry(content, geometry, alignment)
+        return () if largest is None else (largest,)
+    return tuple(found)

@@ -1,0 +1,100 @@
+"""A store of version 1 that was built survives a power loss; while it is built, a failing disk is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from formats.broker_records.xids import encode_dtx_xid
+from store.background import InlineBackground
+from store.disk import OsDisk
+from store.environment import Environment
+from store.key_value import KeyValue
+from store.offline import RecoveredStore, open_store
+from store.sync.inline import InlineSync
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.support.conversion import content_of
+from tests.support.old_store import OldStore
+from tests.support.version_1_stores import Watcher, build_version_1
+
+STORE: Final = "/new"
+BRANCH: Final = encode_dtx_xid(9, b"gid", b"bid")
+SEEDS: Final = 20
+
+
+def environment_on(disk: SimulatedDisk) -> Environment:
+    def open_key_value(path: str, *, create: bool) -> KeyValue:
+        raise AssertionError("version 1 has no catalogue")
+
+    bits = random.Random(0).getrandbits
+    return Environment(disk, open_key_value, lambda _: InlineSync(), InlineBackground, lambda: 1_700_000_000, bits)
+
+
+def write_source(path: Path) -> Path:
+    old = OldStore()
+    for name in ("orders", "a/path/of/directories"):
+        queue = old.queue(name)
+        for number in range(10):
+            queue.enqueue(b"message %d" % number * number)
+        queue.dequeue(3, xid=BRANCH)
+    old.prepared.enqueue(b"\1", xid=BRANCH)
+    return old.write(path)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[RecoveredStore]:
+    opened = open_store(OsDisk(), str(write_source(tmp_path / "store")))
+    yield opened.recover()
+    opened.close()
+
+
+def new_disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.make_directory(STORE)
+    disk.sync_directory("/")
+    return disk
+
+
+def test_all_of_it_is_on_the_disk(source: RecoveredStore, tmp_path: Path) -> None:
+    disk = new_disk()
+    build_version_1(STORE, source, Watcher(), environment=environment_on(disk))
+    assert disk.open_now == 0
+    expected = content_of(tmp_path / "store")
+    for seed in range(SEEDS):
+        survivor = disk.copy(seed)
+        survivor.crash(power_loss=True)
+        found = content_of(Path(STORE), survivor)
+        assert found.queues == expected.queues
+        assert found.in_doubt == expected.in_doubt
+        assert sorted(record.name for record in found.records.values()) == sorted(expected.queues)
+
+
+@cache
+def calls_of_a_build(path: Path) -> int:
+    opened = open_store(OsDisk(), str(path))
+    disk = new_disk()
+    before = disk.calls
+    build_version_1(STORE, opened.recover(), Watcher(), environment=environment_on(disk))
+    opened.close()
+    return disk.calls - before
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_disk_that_fails_is_told(source: RecoveredStore, tmp_path: Path, code: int) -> None:
+    """At every call: nothing goes on as if it had been done."""
+    count = calls_of_a_build(tmp_path / "store")
+    assert count > 60
+    for call in range(count):
+        disk = new_disk()
+        disk.fail_at = {disk.calls + call: code}
+        with pytest.raises(OSError, match=os.strerror(code)) as error:
+            build_version_1(STORE, source, Watcher(), environment=environment_on(disk))
+        assert error.value.errno == code
+        assert disk.open_now == 0

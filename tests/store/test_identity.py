@@ -1,0 +1,364 @@
+"""The identity of a store: its file, what changes it, backups; and that outside a cluster nobody looks at it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.disk import OsDisk
+from store.environment import tool_environment
+from store.errors import StoreError
+from store.identity import (
+    NOBODY,
+    Identity,
+    IdentityError,
+    State,
+    StoreIdentity,
+    backups_in,
+    decode,
+    encode,
+    read_identity,
+    stores_in,
+)
+from store.store_directory import StoreDirectory
+from tests.support.opened_store import OpenedStore
+
+CLUSTER = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+SHUTDOWN = UUID("0f0e0d0c-0b0a-4908-8706-050403020100")
+ZERO = "00000000-0000-0000-0000-000000000000"
+DISK = OsDisk()
+
+
+def identity_in(path: Path) -> StoreIdentity:
+    return StoreIdentity(tool_environment(), str(path))
+
+
+def with_store(path: Path, root: str = "rhm") -> Path:
+    (path / root).mkdir(parents=True)
+    (path / root / "content").write_text(root)
+    return path
+
+
+def status(path: Path) -> Path:
+    return path / "cluster" / "store.status"
+
+
+# ---- the file ----
+
+
+@given(st.uuids() | st.none(), st.uuids() | st.none())
+def test_the_file_tells_what_was_written(cluster_id: UUID | None, shutdown_id: UUID | None) -> None:
+    identity = Identity(cluster_id, shutdown_id)
+    if UUID(int=0) not in identity:
+        assert decode(encode(identity)) == identity
+
+
+def test_the_file_is_two_lines_as_qpidd_has_them() -> None:
+    assert encode(Identity(CLUSTER, SHUTDOWN)) == f"{CLUSTER}\n{SHUTDOWN}\n".encode()
+    assert encode(Identity(CLUSTER, None)) == f"{CLUSTER}\n{ZERO}\n".encode()
+    assert encode(NOBODY) == f"{ZERO}\n{ZERO}\n".encode()
+    assert len(encode(NOBODY)) == 74
+
+
+@pytest.mark.parametrize(
+    ("identity", "state"),
+    [
+        (NOBODY, State.EMPTY),
+        (Identity(None, SHUTDOWN), State.EMPTY),
+        (Identity(CLUSTER, None), State.DIRTY),
+        (Identity(CLUSTER, SHUTDOWN), State.CLEAN),
+    ],
+)
+def test_the_ids_give_the_state(identity: Identity, state: State) -> None:
+    assert decode(encode(identity)).state is state
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n\n",
+        f"{CLUSTER}\n".encode(),
+        f"{CLUSTER}\n{SHUTDOWN}"[:-1].encode(),
+        f"{CLUSTER}\n{SHUTDOWN}\n{SHUTDOWN}\n".encode(),
+        f"{{{CLUSTER}}}\n{SHUTDOWN}\n".encode(),
+        f"{CLUSTER.hex}\n{SHUTDOWN}\n".encode(),
+        f"{CLUSTER}\n{SHUTDOWN}\n".replace("0", "\uff10").encode(),
+        f"{CLUSTER}\n{SHUTDOWN}\n".encode() + b" " * 5000,
+        bytes(74),
+    ],
+)
+def test_another_content_is_damage(content: bytes) -> None:
+    with pytest.raises(IdentityError, match="it is damaged: it should hold two UUIDs"):
+        decode(content)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_identity_or_damage(content: bytes) -> None:
+    with contextlib.suppress(IdentityError):
+        assert isinstance(decode(content), Identity)
+
+
+# ---- reading ----
+
+
+def test_no_file_means_no_cluster(tmp_path: Path) -> None:
+    assert read_identity(DISK, str(tmp_path)) == NOBODY
+    (tmp_path / "cluster").mkdir()
+    assert read_identity(DISK, str(tmp_path)) == NOBODY
+
+
+def test_the_files_of_older_brokers_are_read(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "cluster.uuid").write_text(str(CLUSTER))
+    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, None)
+    (tmp_path / "cluster" / "shutdown.uuid").write_text(str(SHUTDOWN))
+    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, SHUTDOWN)
+    identity_in(tmp_path).mark_dirty(CLUSTER)
+    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, None)
+    (tmp_path / "cluster" / "cluster.uuid").write_text("")
+    assert read_identity(DISK, str(tmp_path)) == Identity(CLUSTER, None)
+    status(tmp_path).unlink()
+    with pytest.raises(IdentityError, match=r"cluster\.uuid: it is damaged"):
+        read_identity(DISK, str(tmp_path))
+
+
+def test_what_cannot_be_read_is_told_with_its_path(tmp_path: Path) -> None:
+    status(tmp_path).mkdir(parents=True)
+    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is no regular file"):
+        read_identity(DISK, str(tmp_path))
+    status(tmp_path).rmdir()
+    os.mkfifo(status(tmp_path))
+    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is no regular file"):
+        read_identity(DISK, str(tmp_path))
+    status(tmp_path).unlink()
+    status(tmp_path).write_text("half a UUID")
+    with pytest.raises(IdentityError, match=r"cluster/store\.status: it is damaged"):
+        read_identity(DISK, str(tmp_path))
+
+
+# ---- marking ----
+
+
+def test_marks(tmp_path: Path) -> None:
+    identity = identity_in(with_store(tmp_path))
+    identity.mark_dirty(CLUSTER)
+    assert status(tmp_path).read_text() == f"{CLUSTER}\n{ZERO}\n"
+    assert identity.mark_clean(SHUTDOWN) == Identity(CLUSTER, SHUTDOWN) == identity.read()
+    identity.mark_dirty(CLUSTER)
+    assert identity.read().state is State.DIRTY
+    assert oct(status(tmp_path).stat().st_mode)[-3:] == "600"
+    assert os.listdir(tmp_path / "cluster") == ["store.status"]
+    assert identity.new_id() != identity.new_id()
+    assert identity.new_id().version == 4
+
+
+def test_nothing_is_marked_clean_that_is_not_there(tmp_path: Path) -> None:
+    identity = identity_in(tmp_path)
+    identity.mark_dirty(CLUSTER)
+    for make in (lambda: None, (tmp_path / "rhm").mkdir):
+        make()
+        with pytest.raises(IdentityError, match="there is no store"):
+            identity.mark_clean(SHUTDOWN)
+        assert identity.read() == Identity(CLUSTER, None)
+
+
+def test_the_cluster_must_be_known(tmp_path: Path) -> None:
+    identity = identity_in(with_store(tmp_path))
+    with pytest.raises(IdentityError, match="not said which cluster"):
+        identity.mark_clean(SHUTDOWN)
+    assert not status(tmp_path).exists()
+    assert identity.mark_clean(SHUTDOWN, CLUSTER) == Identity(CLUSTER, SHUTDOWN)
+
+
+def test_a_damaged_status_is_written_anew_where_the_cluster_is_said(tmp_path: Path) -> None:
+    identity = identity_in(with_store(tmp_path))
+    (tmp_path / "cluster").mkdir()
+    status(tmp_path).write_text("")
+    with pytest.raises(IdentityError, match="damaged"):
+        identity.mark_clean(SHUTDOWN)
+    assert status(tmp_path).read_text() == ""
+    assert identity.mark_clean(SHUTDOWN, CLUSTER) == Identity(CLUSTER, SHUTDOWN)
+
+
+def test_a_file_that_a_crash_left_is_replaced(tmp_path: Path) -> None:
+    identity = identity_in(with_store(tmp_path))
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "store.status.new").write_text("half")
+    assert identity.read() == NOBODY
+    identity.mark_dirty(CLUSTER)
+    assert os.listdir(tmp_path / "cluster") == ["store.status"]
+
+
+# ---- backups ----
+
+
+@pytest.mark.parametrize("root", ["rhm", "qls"])
+def test_discarded_stores_are_kept_the_highest_number_the_newest(tmp_path: Path, root: str) -> None:
+    identity = identity_in(tmp_path)
+    for number in range(1, 18):
+        with_store(tmp_path, root)
+        (tmp_path / root / "number").write_text(str(number))
+        identity.mark_dirty(CLUSTER)
+        identity.mark_clean(SHUTDOWN)
+        assert identity.discard(CLUSTER) == str(tmp_path / f"_cluster.bak.{number:04x}")
+        assert identity.read() == Identity(CLUSTER, None)
+        assert stores_in(DISK, str(tmp_path)) == []
+    backups = backups_in(DISK, str(tmp_path))
+    assert [backup.number for backup in backups] == list(range(1, 18))
+    assert [Path(backup.path).name for backup in backups][8:10] == ["_cluster.bak.0009", "_cluster.bak.000a"]
+    for backup in backups:
+        assert (Path(backup.path) / root / "number").read_text() == str(backup.number)
+        assert (Path(backup.path) / root / "content").read_text() == root
+        # a store that was discarded is not one to start from
+        assert read_identity(DISK, backup.path) == Identity(CLUSTER, None)
+
+
+def test_both_stores_go_to_one_backup(tmp_path: Path) -> None:
+    with_store(with_store(tmp_path), "qls")
+    backup = identity_in(tmp_path).discard()
+    assert backup is not None
+    assert stores_in(DISK, backup) == ["rhm", "qls"]
+
+
+def test_discarding_nothing_changes_the_status_alone(tmp_path: Path) -> None:
+    identity = identity_in(tmp_path)
+    identity.mark_dirty(CLUSTER)
+    assert identity.discard() is None
+    assert identity.read() == NOBODY
+    assert os.listdir(tmp_path) == ["cluster"]
+
+
+def test_a_backup_that_a_crash_left_without_store_is_taken(tmp_path: Path) -> None:
+    with_store(tmp_path)
+    for number in (1, 2):
+        (tmp_path / f"_cluster.bak.000{number}").mkdir()
+    for name in ("_cluster.bak.1", "_cluster.bak.00ff0", "_cluster.bak.zzzz", "x_cluster.bak.0009"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "_cluster.bak.0fff").write_text("no directory")
+    assert identity_in(tmp_path).discard() == str(tmp_path / "_cluster.bak.0002")
+
+
+def test_numbers_end(tmp_path: Path) -> None:
+    with_store(with_store(tmp_path) / "_cluster.bak.ffff")
+    identity = identity_in(tmp_path)
+    identity.mark_dirty(CLUSTER)
+    with pytest.raises(IdentityError, match="there is no higher number; move the backups elsewhere"):
+        identity.discard()
+    assert identity.read() == Identity(CLUSTER, None)
+    assert stores_in(DISK, str(tmp_path)) == ["rhm"]
+
+
+def test_a_link_that_would_break_is_refused(tmp_path: Path) -> None:
+    with_store(tmp_path / "elsewhere")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "rhm").symlink_to("../elsewhere/rhm")
+    with pytest.raises(IdentityError, match=r"a link to .*make it an absolute one first"):
+        identity_in(data).discard()
+    assert os.listdir(data) == ["rhm"]
+    (data / "rhm").unlink()
+    (data / "rhm").symlink_to(tmp_path / "elsewhere" / "rhm")
+    backup = identity_in(data).discard()
+    assert backup is not None
+    assert (Path(backup) / "rhm" / "content").read_text() == "rhm"
+
+
+def test_a_damaged_status_does_not_hinder_discarding(tmp_path: Path) -> None:
+    with_store(tmp_path)
+    (tmp_path / "cluster").mkdir()
+    status(tmp_path).write_text("?")
+    backup = identity_in(tmp_path).discard()
+    assert backup is not None
+    assert os.listdir(backup) == ["rhm"]
+    assert identity_in(tmp_path).read() == NOBODY
+
+
+def test_manual_recovery_as_the_documents_tell_it(tmp_path: Path) -> None:
+    """PV-13: a member that had discarded its store for an update is the one that is started from."""
+    identity = identity_in(with_store(tmp_path))
+    (tmp_path / "rhm" / "content").write_text("the good one")
+    identity.mark_dirty(CLUSTER)
+    identity.discard(CLUSTER)
+    with_store(tmp_path)
+    (tmp_path / "rhm").rename(tmp_path / "rhm.bak")
+    (newest,) = backups_in(DISK, str(tmp_path))
+    (Path(newest.path) / "rhm").rename(tmp_path / "rhm")
+    assert identity.mark_clean(SHUTDOWN) == Identity(CLUSTER, SHUTDOWN)
+    assert (tmp_path / "rhm" / "content").read_text() == "the good one"
+
+
+# ---- with a store ----
+
+
+def test_outside_a_cluster_a_dirty_store_is_recovered_and_its_identity_left_alone(tmp_path: Path) -> None:
+    environment = tool_environment()
+    opened = OpenedStore(environment, tmp_path)
+    queue = opened.make_queue("orders")
+    for number in range(20):
+        opened.enqueue(queue, b"%d" % number)
+    opened.flush(queue)
+    assert opened.store.close()
+    for mark in ("dirty", "clean"):
+        if mark == "dirty":
+            identity_in(tmp_path).mark_dirty(CLUSTER)
+        else:
+            identity_in(tmp_path).mark_clean(SHUTDOWN)
+        before = status(tmp_path).read_bytes()
+        again = OpenedStore(environment, tmp_path)
+        assert again.store.was_clean
+        assert again.recovered_data() == {"orders": [b"%d" % number for number in range(20)]}
+        assert again.store.close()
+        assert status(tmp_path).read_bytes() == before
+    assert backups_in(DISK, str(tmp_path)) == []
+
+
+def test_marks_leave_the_store_s_own_mark_alone(tmp_path: Path) -> None:
+    opened = OpenedStore(tool_environment(), tmp_path)
+    assert opened.store.close()
+    directory = StoreDirectory(tool_environment(), str(tmp_path), "test")
+    for clean in (True, False):
+        directory.mark(opened.store.store_id, clean=clean)
+        before = directory.read_mark()
+        identity_in(tmp_path).mark_dirty(CLUSTER)
+        identity_in(tmp_path).mark_clean(SHUTDOWN)
+        assert directory.read_mark() == before
+
+
+def test_a_discarded_store_opens_where_it_is(tmp_path: Path) -> None:
+    environment = tool_environment()
+    opened = OpenedStore(environment, tmp_path)
+    queue = opened.make_queue("orders")
+    opened.enqueue(queue, b"kept")
+    opened.flush(queue)
+    opened.store.close()
+    backup = identity_in(tmp_path).discard(CLUSTER)
+    assert backup is not None
+    new = OpenedStore(environment, tmp_path)
+    assert new.recovered_data() == {}
+    new.store.close()
+    old = OpenedStore(environment, Path(backup))
+    assert old.recovered_data() == {"orders": [b"kept"]}
+    old.store.close()
+
+
+def test_a_store_whose_making_a_crash_cut_short_gets_its_name_first(tmp_path: Path) -> None:
+    opened = OpenedStore(tool_environment(), tmp_path)
+    opened.store.close()
+    (tmp_path / "rhm").rename(tmp_path / "rhm.new")
+    identity = identity_in(tmp_path)
+    identity.settle()
+    assert identity.discard() is not None
+    assert sorted(os.listdir(tmp_path)) == ["_cluster.bak.0001", "cluster", "rhm.lock"]
+
+
+def test_errors_are_store_errors_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cluster").write_text("no directory")
+    with pytest.raises(StoreError, match=r"^[^\n]*cluster: cannot be written: File exists$"):
+        identity_in(tmp_path).mark_dirty(CLUSTER)

@@ -1,0 +1,206 @@
+"""`qstore-recover` as tests run it, and what the store that it built must hold.
+
+Record ids are new in a recovered store, so messages are told apart by their bodies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from click.testing import CliRunner
+
+from store.environment import tool_environment
+from store.log_lines import Level, LogLine
+from store.message_store import MessageStore
+from tests.support.dump import ROOT, Dump, Line, dump
+from tests.support.fixtures import Snapshot, snapshot
+from tests.support.known_history import IN_DOUBT, LEFT, XIDS, History
+from tests.support.opened_store import PARAMETERS
+from tests.support.planted_damage import Original, Plant
+from tools.qstore_recover import command
+
+COMMAND: Final = (sys.executable, "-m", "tools.qstore_recover")
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One run.
+
+    Attributes:
+        path: DEST.
+        report: what the command wrote.
+    """
+
+    path: Path
+    report: Dump
+
+    @property
+    def summary(self) -> Line:
+        """The last line of the report."""
+        (line,) = self.report.lines("summary")
+        assert self.report.lines()[-1] == line
+        return line
+
+    def queue(self, name: str) -> Line:
+        """What the report says of one queue."""
+        (line,) = [line for line in self.report.lines("queue") if line["name"] == name]
+        return line
+
+    def dump(self) -> Dump:
+        """What the new store holds, which must be sound."""
+        shown = dump(self.path, "--outstanding", "--json")
+        assert shown.lines("damage") == []
+        assert shown.code == 0, shown.errors
+        return shown
+
+    def loss(self) -> str:
+        """All that the report says of what is not as it was, as one text."""
+        kinds = ("damage", "orphan", "exchange", "binding", "transaction", "queue")
+        return "\n".join(str(line) for kind in kinds for line in self.report.lines(kind))
+
+
+def invoke(source: Path, path: Path, *options: str) -> Recovery:
+    """Recover with `--json` in this process. An exception that is let out is raised here."""
+    arguments = [os.fspath(source), os.fspath(path), "--json", *options]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    report = Dump(result.exit_code, result.stdout_bytes, result.stderr_bytes)
+    report.assert_no_traceback()
+    return Recovery(path, report)
+
+
+def recover(source: Path, path: Path, *options: str) -> Recovery:
+    """As `invoke`. SOURCE must stay as it was, and DEST is made whole or not at all."""
+    before = snapshot(source) if source.exists() else {}
+    there = os.path.lexists(path)
+    recovery = invoke(source, path, *options)
+    assert (snapshot(source) if source.exists() else {}) == before
+    if recovery.report.code == 2 and not there:
+        assert not os.path.lexists(path)
+    if path.parent.is_dir():
+        assert [name for name in os.listdir(path.parent) if name.startswith(f"{path.name}.")] == []
+    return recovery
+
+
+def run_recover(*arguments: str | bytes | os.PathLike[str]) -> Dump:
+    """Run the command as a process of its own."""
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    finished = subprocess.run(
+        [*COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=120, check=False
+    )
+    return Dump(finished.returncode, finished.stdout, finished.stderr)
+
+
+# ---- what must be the same ----
+
+Facts = dict[str, list[str]]
+
+
+def facts(shown: Dump) -> Facts:
+    """Everything that a dump tells but record ids: kind -> what it says, in order; wiring sorted.
+
+    What recovery does not keep is not there: transactions that are not in doubt.
+    """
+    found: Facts = {kind: sorted(map(str, shown.lines(kind))) for kind in ("exchange", "queue", "binding")}
+    found["message"] = sorted((str({**line, "rid": 0}) for line in shown.lines("message")), key=_queue_of)
+    in_doubt = [line for line in shown.lines("transaction") if line["state"] == IN_DOUBT]
+    found["transaction"] = sorted(str(line) for line in in_doubt)
+    return found
+
+
+def _queue_of(message: str) -> str:
+    """What messages are sorted by: the order within a queue stays."""
+    return message[: message.index("'rid'")]
+
+
+def outside(root: Path, path: Path) -> Snapshot:
+    """All that is below `root` but not in `path`; the directories' times are left out."""
+    found: Snapshot = {}
+    for here, directories, files in os.walk(root):
+        directories[:] = [name for name in directories if Path(here, name) != path]
+        for name in (*directories, *files):
+            below = Path(here, name)
+            status = below.lstat()
+            if below.is_symlink():
+                found[str(below)] = (status.st_mode, 0, 0, os.readlink(below))
+            elif below.is_dir():
+                found[str(below)] = (status.st_mode, 0, 0, "")
+            else:
+                digest = hashlib.sha256(below.read_bytes()).hexdigest()
+                found[str(below)] = (status.st_mode, status.st_size, status.st_mtime_ns, digest)
+    return found
+
+
+# ---- stores with known histories ----
+
+
+def expected_states(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Name -> state of what a recovered store holds: of transactions only those in doubt are left."""
+    states = {**LEFT, **changes}
+    return {
+        name: state for name, state in states.items() if state is not None and (state == IN_DOUBT or name not in XIDS)
+    }
+
+
+def states(original: Original, shown: Dump) -> dict[str, str]:
+    """Name -> state of the messages and transactions of a recovered store; each in its queue and in order."""
+    found: dict[str, str] = {}
+    for history in original.histories.values():
+        names = names_of(history)
+        lines = shown.messages(history.queue)
+        for line in lines:
+            found[names.get(line["body"], f"{history.queue}: {line['body'][:40]!r}")] = line["state"]
+        places = [history.messages.index(names[line["body"]]) for line in lines if line["body"] in names]
+        assert places == sorted(places), f"{history.queue} is out of order"
+        assert len(set(places)) == len(places), f"{history.queue} has a message twice"
+    xids = {xid.hex(): name for name, xid in XIDS.items()}
+    for line in shown.lines("transaction"):
+        xid = str(line["xid"])
+        found[xids.get(xid, xid)] = line["state"]
+    return found
+
+
+def names_of(history: History) -> dict[str, str]:
+    """Body -> name of the messages of a history."""
+    rids = {name: history.records[name].header.rid for name in history.messages}
+    return {history.bodies[rid]: name for name, rid in rids.items()}
+
+
+def examine_recovery(original: Original, plant: Plant, path: Path) -> Recovery:
+    """Plant the damage in a copy below `path`, recover it, and assert that just what `plant` says is lost, and told."""
+    planted = original.copy(path / "store")
+    plant.do(planted)
+    recovery = recover(planted.path, path / "recovered")
+    report = recovery.report
+    expected = expected_states(plant.changes)
+    assert states(original, recovery.dump()) == expected
+    # Whatever the readers find is told, with its place.
+    told = {(line["file"], line["offset"], line["what"]) for line in report.lines("damage")}
+    found = dump(planted.path, "--outstanding", "--json").lines("damage")
+    of_journals = [line for line in found if "message header cannot" not in line["what"]]
+    assert [line for line in of_journals if (line["file"], line["offset"], line["what"]) not in told] == []
+    if not found and not plant.changes:
+        assert report.code == 0, report.text
+    if any(name not in expected for name in expected_states({})) and found:
+        assert report.code == 1, report.text
+    assert recovery.summary["messages"] == sum(line["messages"] for line in report.lines("queue"))
+    return recovery
+
+
+# ---- in the broker's store ----
+
+
+def stored(path: Path) -> dict[str, list[bytes]]:
+    """Queue -> the messages that the broker's store offers, in order; it opens without a warning."""
+    lines: list[LogLine] = []
+    with MessageStore(tool_environment(), str(path), PARAMETERS, "0.1.0", log=lines.append) as store:
+        found = {queue.record.name: [each.data for each in store.messages(queue)] for queue in store.recovered_queues}
+        store.end_recovery()
+    assert [line.text for line in lines if line.level in (Level.WARNING, Level.CRITICAL)] == []
+    return found

@@ -1,0 +1,111 @@
+"""The same for people."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import store.log_lines as log_lines
+from store.cluster_rules import Verdict
+from store.identity import State
+from store.layout import StoreKind
+from tools.dump.tables import printable
+from tools.identity.candidates import Candidate
+from tools.identity.look import Look
+
+_STYLES = {State.EMPTY: "dim", State.DIRTY: "bold yellow", State.CLEAN: "bold green"}
+_MEANINGS = {
+    State.EMPTY: "in no cluster",
+    State.DIRTY: "a cluster cannot start from it; outside a cluster it is simply recovered",
+    State.CLEAN: "a cluster can start from it",
+}
+_MOST_BACKUPS = 5
+
+
+def show_store(console: Console, found: Look) -> None:
+    """One store."""
+    state = found.identity.state
+    head = Text(f"{printable(found.path)}: ", style="bold")
+    head.append(state.value, style=_STYLES[state])
+    head.append(f" ({_MEANINGS[state]})", style="not bold")
+    console.print(head, soft_wrap=True)
+    for name, value in (
+        ("cluster-id", str(found.identity.cluster_id or "none")),
+        ("shutdown-id", str(found.identity.shutdown_id or "none")),
+        ("store", _store(found)),
+        ("backups", _backups(found)),
+    ):
+        console.print(Text(f"  {name:<12} {printable(value)}"), soft_wrap=True)
+    for notice in found.notices:
+        console.print(Text(f"notice: {printable(notice)}"), soft_wrap=True)
+
+
+def _store(found: Look) -> str:
+    if not found.roots:
+        return "none"
+    names = " and ".join(found.roots)
+    if found.kind is None:
+        return f"{names}: of no known kind"
+    if found.kind is not StoreKind.VERSION_2 or found.closed_cleanly is None:
+        return f"{names}: {found.kind.value}"
+    how = "closed cleanly" if found.closed_cleanly else "in use, or not closed cleanly: opening it recovers it"
+    return f"{names}: {found.kind.value}, {how}"
+
+
+def _backups(found: Look) -> str:
+    names = [backup.path.rpartition("/")[2] for backup in found.backups if backup.has_store]
+    if not names:
+        return "none"
+    earlier = f"… {len(names) - _MOST_BACKUPS} earlier, " if len(names) > _MOST_BACKUPS else ""
+    return earlier + ", ".join(names[-_MOST_BACKUPS:]) + (" (the newest)" if len(names) > 1 else "")
+
+
+def show_candidates(console: Console, candidates: list[Candidate]) -> None:
+    """The stores in the order in which they were written last."""
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 1), pad_edge=False)
+    table.add_column("STORE", overflow="fold")
+    table.add_column("LAST WRITE (UTC)", no_wrap=True)
+    for title in ("QUEUES", "MESSAGES", "OPEN TX", "DAMAGE"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for each in candidates:
+        table.add_row(
+            Text(printable(each.path)),
+            "-" if each.last_write is None else f"{each.last_write:%Y-%m-%d %H:%M:%S.%f}",
+            f"{each.queues:,}",
+            f"{each.messages:,}",
+            f"{each.transactions:,}",
+            f"{each.damage:,}",
+        )
+    console.print(table)
+    console.print(Text("The one that was written last has it all, as far as the hosts' clocks can be believed."))
+
+
+def show_verdict(console: Console, of: str, verdict: Verdict, paths: list[str]) -> None:
+    """Whether a cluster can be formed, or joined."""
+    if verdict.problems:
+        console.print(Text(f"The cluster cannot {_WORDS[of]}:", style="bold red"))
+        for problem in verdict.problems:
+            console.print(Text(f"  {printable(problem)}"), soft_wrap=True)
+        for advice in _advice(of, verdict):
+            console.print(Text(advice), soft_wrap=True)
+        return
+    cluster = "" if verdict.cluster_id is None else f" {verdict.cluster_id}"
+    console.print(Text(f"The cluster{cluster} can {_WORDS[of]}:", style="bold green"), soft_wrap=True)
+    for path, action in zip(paths, verdict.actions, strict=True):
+        console.print(Text(f"  {printable(path)} {action.value}"), soft_wrap=True)
+
+
+_WORDS = {"start": "start", "join": "be joined"}
+
+
+def _advice(of: str, verdict: Verdict) -> list[str]:
+    if log_lines.no_clean_store().text in verdict.problems:
+        return ["Find the store to start from (--best), and mark that one as clean: qpid-cluster-store -c DIR"]
+    if of == "start":
+        return [
+            "Decide which stores to start from, and set the others aside: qpid-cluster-store --discard DIR",
+            "To begin a cluster with one that never was in any: qpid-cluster-store -c --cluster-id new DIR",
+        ]
+    return ["Set the store aside to join all the same: qpid-cluster-store --discard DIR"]

@@ -1,0 +1,171 @@
+"""`qpid-store-resize`: give a journal of qpidd's another size; a drop-in for qpidd's own command.
+
+Exit codes: 0 done; 1 it could not be done, and nothing was changed, or the new journal is more than 80 % full, which
+standard error tells; 2 usage. Options are read with `optparse`, as the original's were. What is done, and where it
+differs, is told in `store.version_1_resize` and `tools.resize.drop_in`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from optparse import OptionParser, Values
+from pathlib import Path
+from typing import Final
+
+from formats.rhm.geometry import MAX_FILES
+from formats.rhm.jinf import DEFAULT_BASE_NAME
+from store.errors import StoreError
+from store.sizing import DEFAULT_FILES, MAX_PAGES
+from store.writable_disk import OsWritableDisk
+from tools.entry import run_drop_in
+from tools.resize.drop_in import Resizer, Wanted
+from tools.store_chk.check import Show
+from tools.store_chk.errors import CheckError
+from tools.store_chk.text import one_line
+
+NAME: Final = "qpid-store-resize"
+VERSION: Final = "1.0"  # of the original
+EXIT_FAILED: Final = 1
+_LEAST_FILES: Final = 4
+_DEFAULT_PAGES: Final = 24
+
+_EPILOG: Final = """
+Examples:
+  qpid-store-resize -N 16 -s 48 /var/lib/qpidd/rhm/jrnl/000a/orders
+  qpid-store-resize -b tpl -N 8 -s 24 /var/lib/qpidd/rhm/tpl
+
+DIR is the directory of one journal of qpidd's legacystore, whose broker must
+not run. The old files are kept in DIR/bak, which is emptied before. For
+stores of qstore's own see qstore-resize.
+"""
+
+
+class _Parser(OptionParser):
+    """A parser whose epilog keeps its lines."""
+
+    def format_epilog(self, _formatter: object) -> str:
+        """The epilog as it is."""
+        return self.epilog or ""
+
+
+def parser() -> OptionParser:
+    """The options of the command: the original's."""
+    options = _Parser(prog=NAME, usage="%prog [options] DIR", version=f"%prog {VERSION}", epilog=_EPILOG)
+    add = options.add_option
+    add(
+        "-b",
+        "--base-filename",
+        dest="bfn",
+        default=DEFAULT_BASE_NAME,
+        help="base of the journal's file names: tpl for the transaction prepared list  [default: %default]",
+    )
+    add("-B", "--new-base-filename", dest="nbfn", help="base of the new journal's file names  [default: the same]")
+    add(
+        "-n",
+        "--no-pushdown",
+        dest="npd",
+        action="store_true",
+        help="leave the old files in DIR, instead of DIR/bak; goes with -B or -o",
+    )
+    add(
+        "-N",
+        "--num-jfiles",
+        dest="njf",
+        type="int",
+        default=DEFAULT_FILES,
+        help=f"number of files of the new journal, {_LEAST_FILES} to {MAX_FILES}  [default: %default]",
+    )
+    add("-o", "--old-base-filename", dest="obfn", help="base to which the old files are renamed  [default: the same]")
+    add("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add("-r", "--records", action="store_true", help="print every record, and those that remain")
+    add(
+        "-s",
+        "--jfile-size-pgs",
+        dest="jfs",
+        type="int",
+        default=_DEFAULT_PAGES,
+        help=f"size of each new file in blocks of 64 KiB, 1 to {MAX_PAGES}  [default: %default]",
+    )
+    add("-v", "--verbose", action="store_true", help="print what is done")
+    return options
+
+
+def parse(arguments: Sequence[str]) -> Wanted:
+    """What is wanted. Ends the process with exit code 2 where the options cannot be used."""
+    options = parser()
+    values, positional = options.parse_args(list(arguments))
+    if not positional:
+        options.error("No journal directory argument")
+    if len(positional) > 1:
+        options.error(f"Too many positional arguments: {positional}")
+    (directory,) = positional
+    problem = _problem(values, directory)
+    if problem is not None:
+        options.error(problem)
+    show = Show.DOTS
+    if values.quiet:
+        show = Show.NOTHING
+    elif values.records:
+        show = Show.RECORDS
+    elif values.verbose:
+        show = Show.FILES
+    return Wanted(directory, values.bfn, values.nbfn, values.obfn, bool(values.npd), values.njf, values.jfs, show)
+
+
+def _problem(values: Values, directory: str) -> str | None:
+    """What is wrong with the options; None if nothing."""
+    if values.quiet and values.records:
+        return "Quiet (-q/--quiet) and record (-r/--records) options are mutually exclusive"
+    if values.quiet and values.verbose:
+        return "Quiet (-q/--quiet) and verbose (-v/--verbose) options are mutually exclusive"
+    if not _exists(directory):
+        return f'Journal path "{directory}" does not exist'
+    if values.npd and values.nbfn is None and values.obfn is None:
+        return (
+            "If (-n/--no-pushdown) is used, then at least one of (-B/--new-base-filename) and (-o/--old-base-filename)"
+            " must be used."
+        )
+    if not _LEAST_FILES <= values.njf <= MAX_FILES:
+        return f"Number of files ({values.njf}) is out of range ({_LEAST_FILES}-{MAX_FILES})"
+    if not 1 <= values.jfs <= MAX_PAGES:
+        return f"File size ({values.jfs}) is out of range (1-{MAX_PAGES})"
+    for name in (values.bfn, values.nbfn, values.obfn):
+        if name is not None and (not name or "/" in name or "\0" in name):
+            return f"Base filename {name!r} is no file name"
+    if values.npd and (values.nbfn or values.bfn) == (values.obfn or values.bfn):
+        return "With -n/--no-pushdown the old and the new files cannot have the same base name"
+    return None
+
+
+def _exists(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except (OSError, ValueError):
+        return False
+    return bool(path)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command on `sys.stdout` and `sys.stderr`; returns the exit code."""
+    wanted = parse(arguments)
+    try:
+        problem = Resizer(OsWritableDisk(), sys.stdout.write, wanted).run()
+        sys.stdout.flush()
+    except (CheckError, StoreError) as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"{error.filename or 'standard output'}: {error.strerror or error}"
+    if problem is None:
+        return 0
+    sys.stderr.write(f"{one_line(problem)}\n")
+    return EXIT_FAILED
+
+
+def main() -> None:
+    """The console script."""
+    run_drop_in(run)
+
+
+if __name__ == "__main__":
+    main()

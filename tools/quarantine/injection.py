@@ -1,0 +1,294 @@
+"""Puts messages from a quarantine into a store that nobody has open.
+
+All messages of an entry come in one transaction, so that they are in the queue together or not at all. The entries are
+marked twice: before the first transaction as begun, and after the last with the record ids that they got, or, where
+nothing of them was written, as before. Whatever moment a crash comes at, an entry that has no mark is in no queue, so
+none is ever injected twice by mistake. The marks and the store are locked meanwhile.
+
+Injected messages are marked as redelivered, as after a crash: somebody may have had them before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from formats.quarantine_index import Injection, QuarantineEntry
+from formats.rhm.records import Kind
+from store.environment import Environment
+from store.errors import StoreError
+from store.journal.gathering import data_crc
+from store.journal.step import JournalError
+from store.key_value import CatalogueError
+from store.log_lines import LogLine
+from store.message_store import MessageStore
+from store.parameters import OnDamage, StoreParameters
+from store.quarantine import Quarantine, QuarantineError, QuarantineMarks
+from store.queue_journal import QueueJournal
+from store.store_directory import Found, StoreDirectory
+from store.transactions import Enqueue
+from tools.quarantine.evidence import MOST_BYTES, Evidence, RecordFinder, judge
+
+MOST_MESSAGES: Final = 10_000  # of one entry
+
+GAVE_UP: Final = "records seem to begin all over it, one in another: looking at them was given up"
+
+_ROOT: Final = "rhm"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Wish(NamedTuple):
+    """What is to be injected, and how.
+
+    Attributes:
+        numbers: the entries, in the order in which they are to come.
+        queue: the queue into which they go; None for the one that each was found in.
+        force: what is not to be trusted, too.
+        again: what was injected before, too.
+    """
+
+    numbers: Sequence[int]
+    queue: str | None = None
+    force: bool = False
+    again: bool = False
+
+
+class Injected(NamedTuple):
+    """What became of an entry.
+
+    Attributes:
+        entry: the entry.
+        queue: the queue into which its messages went, or should have gone.
+        rids: their record ids; empty if they did not.
+        problems: what is not to be trusted of them.
+        failure: why it was not injected; None if it was.
+        is_known: whether it is known that it was not.
+    """
+
+    entry: QuarantineEntry
+    queue: str
+    rids: Sequence[int]
+    problems: Sequence[str]
+    failure: str | None
+    is_known: bool = True
+
+
+class Judged(NamedTuple):
+    """An entry that was looked into: its messages, what is wrong with them, why it cannot be injected."""
+
+    messages: Sequence[Evidence]
+    problems: Sequence[str]
+    failure: str | None
+
+
+def inject(
+    environment: Environment,
+    directory: str,
+    store_path: str,
+    wish: Wish,
+    version: str,
+    log: Callable[[LogLine], None],
+) -> list[Injected]:
+    """Put messages of a quarantine at the end of queues; what was injected is on the disk.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the quarantine's.
+        store_path: the store's: the directory that holds `rhm`, or that itself.
+        wish: what is to be injected.
+        version: of this software.
+        log: takes what the store has to say.
+
+    Returns:
+        What became of each entry, in order.
+
+    Raises:
+        QuarantineError: there is no such quarantine or entry, or it cannot be marked.
+        StoreError: there is no such store, or it is in use or damaged, or cannot be written to.
+    """
+    with contextlib.ExitStack() as held:
+        marks = QuarantineMarks(environment.disk, directory)
+        held.callback(marks.release)
+        quarantine = Quarantine(environment.disk, directory)
+        entries = _entries(quarantine, wish.numbers)
+        path = _store_directory(environment, store_path, version)
+        parameters = StoreParameters(on_damage=OnDamage.REFUSE)
+        store = MessageStore(environment, path, parameters, version, log=log)
+        delivered = _delivered(store)
+        held.callback(store.close, delivered)
+        return _Work(environment, quarantine, marks, store, wish, delivered).do(entries)
+
+
+def _entries(quarantine: Quarantine, numbers: Sequence[int]) -> list[QuarantineEntry]:
+    found = quarantine.find(numbers)
+    for number in numbers:
+        if number not in found:
+            raise QuarantineError(
+                f"{quarantine.directory}: there is no entry {number}; qstore-quarantine list shows what there is"
+            )
+    return [found[number] for number in dict.fromkeys(numbers)]
+
+
+def _store_directory(environment: Environment, path: str, version: str) -> str:
+    """The store directory that is meant by `path`, if a store of version 2 is there."""
+    if posixpath.basename(path.rstrip("/")) == _ROOT and environment.disk.is_file(posixpath.join(path, "STORE")):
+        path = posixpath.dirname(path.rstrip("/")) or "."
+    directory = StoreDirectory(environment, path, version)
+    try:
+        is_there = environment.disk.is_directory(path) and directory.look() is Found.VERSION_2
+    except OSError as error:
+        raise StoreError(f"{error.filename or path}: {error.strerror}") from error
+    if not is_there:
+        raise StoreError(f"{path}: there is no store of this kind; qstore-recover makes one of what is there")
+    return path
+
+
+def _delivered(store: MessageStore) -> dict[int, array[int]]:
+    """Queue id -> the messages that may have been delivered, and are to be marked so again. Ends recovery."""
+    delivered: dict[int, array[int]] = {}
+    for queue in store.recovered_queues:
+        rids = delivered[queue.queue_id] = array("Q")
+        rids.extend(message.rid for message in store.messages(queue) if message.redelivered)
+    store.end_recovery()
+    return delivered
+
+
+class _Work:
+    """One run over an opened store."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        quarantine: Quarantine,
+        marks: QuarantineMarks,
+        store: MessageStore,
+        wish: Wish,
+        delivered: dict[int, array[int]],
+    ) -> None:
+        self._environment, self._quarantine, self._marks = environment, quarantine, marks
+        self._store, self._wish, self._delivered = store, wish, delivered
+        self._journals = {journal.name: journal for journal in store.journals.values()}
+        if wish.queue is not None and wish.queue not in self._journals:
+            raise StoreError(f'{store.directory.path}: there is no queue "{wish.queue}"')
+
+    def do(self, entries: Iterable[QuarantineEntry]) -> list[Injected]:
+        """Inject what can be."""
+        judged = [(entry, self._judge(entry)) for entry in entries]
+        begun = {entry.number: self._mark(entry, len(of.messages)) for entry, of in judged if of.failure is None}
+        if begun:
+            self._marks.mark(begun)
+        results = [self._inject(entry, of) for entry, of in judged]
+        ended = {
+            each.entry.number: self._mark(each.entry, len(each.rids), each.rids[0])
+            if each.rids
+            else each.entry.injected
+            for each in results
+            if each.entry.number in begun and each.is_known
+        }
+        if ended:
+            self._marks.mark(ended)
+        return results
+
+    def _queue(self, entry: QuarantineEntry) -> str:
+        return entry.queue if self._wish.queue is None else self._wish.queue
+
+    def _mark(self, entry: QuarantineEntry, messages: int, first_rid: int | None = None) -> Injection:
+        now = self._environment.clock()
+        return Injection(self._store.directory.path, self._queue(entry), now, messages, first_rid)
+
+    def _judge(self, entry: QuarantineEntry) -> Judged:
+        """Look into an entry, and at what speaks against it."""
+        judged = look_into(self._quarantine, entry)
+        if judged.failure is not None:
+            return judged
+        if entry.injected is not None and not self._wish.again:
+            return judged._replace(failure=f"{injected_before(entry.injected)}; --again injects it once more")
+        if self._queue(entry) not in self._journals:
+            return judged._replace(
+                failure=f'there is no queue "{self._queue(entry)}" in the store; --queue names another'
+            )
+        if judged.problems and not self._wish.force:
+            return judged._replace(failure="it is not to be trusted; --force injects it all the same")
+        return judged
+
+    def _inject(self, entry: QuarantineEntry, judged: Judged) -> Injected:
+        result = Injected(entry, self._queue(entry), (), judged.problems, judged.failure)
+        if judged.failure is not None:
+            return result
+        journal = self._journals[result.queue]
+        try:
+            raw = b"".join(self._quarantine.raw(entry))
+            messages = [_enqueued(journal, raw[each.start : each.end]) for each in judged.messages]
+            rids, error = self._commit(messages)
+        except (JournalError, CatalogueError, QuarantineError) as refusal:
+            return result._replace(failure=str(refusal))
+        if error is not None:
+            text = f"nobody knows whether it is in the queue now: {error}"
+            return result._replace(failure=text, is_known=False)
+        self._delivered.setdefault(journal.queue_id, array("Q")).extend(rids)
+        return result._replace(rids=rids)
+
+    def _commit(self, messages: Sequence[Enqueue]) -> tuple[list[int], Exception | None]:
+        """Inject messages, and wait until they are on the disk."""
+        done: list[Exception | None] = []
+        rids = self._store.transactions.commit(messages, (), done.append)
+        while not done:
+            self._store.start(is_idle=True)
+            self._store.collect(None)
+        return rids, done[0]
+
+
+def _enqueued(journal: QueueJournal, data: bytes) -> Enqueue:
+    return Enqueue(journal, (data,), len(data), data_crc((data,)))
+
+
+# ---- what speaks against an entry ----
+
+
+def injected_before(injection: Injection) -> str:
+    """Where an entry was injected before."""
+    at = (_EPOCH + timedelta(microseconds=injection.at // 1000)).strftime("%Y-%m-%d %H:%M:%S UTC")
+    where = f'queue "{injection.queue}" of {injection.store}'
+    if injection.first_rid is None:
+        return f"injecting it into {where} was cut short at {at}, and it may be there or not: see qstore-dump"
+    last = injection.first_rid + injection.messages - 1
+    rids = f"record 0x{injection.first_rid:x}" + (f" to 0x{last:x}" if last > injection.first_rid else "")
+    return f"it was injected into {where} at {at}, as {rids}"
+
+
+def look_into(quarantine: Quarantine, entry: QuarantineEntry) -> Judged:
+    """The messages of an entry, and what is wrong with them. Raises QuarantineError."""
+    if entry.size > MOST_BYTES:
+        return Judged((), (), f"{entry.size} bytes are more than is looked into, {MOST_BYTES}")
+    damage = quarantine.raw_problem(entry)
+    if quarantine.size_problem(entry) is not None:
+        return Judged((), (), damage)
+    raw = b"".join(quarantine.raw(entry))
+    messages: list[Evidence] = []
+    removed: set[int | None] = set()
+    problems = [] if damage is None else [damage]
+    refusals = []
+    finder = RecordFinder(raw, entry.salt)
+    for evidence in finder.records():
+        if evidence.kind is not Kind.ENQUEUE:
+            removed.add(evidence.dequeued_rid)
+            continue
+        judgement = judge(raw, evidence)
+        name = "a record" if evidence.rid is None else f"record 0x{evidence.rid:x}"
+        problems += [f"{name}: {problem}" for problem in judgement.problems]
+        if judgement.refusal is None:
+            messages.append(evidence)
+        else:
+            refusals.append(f"{name}: {judgement.refusal}")
+        if len(messages) > MOST_MESSAGES:
+            return Judged((), (), f"it holds more than {MOST_MESSAGES} messages")
+    if finder.gave_up:
+        return Judged((), problems, GAVE_UP)
+    problems += [f"record 0x{each.rid:x}: the entry holds its removal, too" for each in messages if each.rid in removed]
+    if not messages:
+        return Judged((), problems, "; ".join(["there is no message in it that can be injected", *refusals[:1]]))
+    return Judged(messages, [*problems, *refusals], None)

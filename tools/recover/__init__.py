@@ -1,0 +1,1 @@
+"""The report of `qstore-recover`: as objects, and for people."""

@@ -1,0 +1,103 @@
+"""What came of a recovery, for people: a table of queues, then what needs attention, then one line in sum."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from store.recover.build import Recovery
+from store.recover.plan import LostBinding
+from tools.check.report import show_damage, show_notices, show_rest
+from tools.dump.tables import printable
+from tools.recover.objects import Object, orphan_object, queue_object, resolved_object, summary_object
+
+_MOST_SHOWN: Final = 200  # of each kind; --json shows all
+
+
+def show_recovery(console: Console, recovery: Recovery, target: str | None, seconds: float, *, quiet: bool) -> None:
+    """Print the report.
+
+    Args:
+        console: where to.
+        recovery: what came of it.
+        target: the new store; None where only the plan is shown.
+        seconds: how long it took.
+        quiet: only what is lost or in quarantine.
+    """
+    plan = recovery.plan
+    queues = [queue_object(recovery, queue) for queue in plan.queues]
+    if quiet:
+        queues = [queue for queue in queues if queue["quarantined"]]
+    if queues:
+        console.print(_table(queues, plain=not console.is_terminal))
+    if not quiet:
+        _show(console, [_transaction(resolved_object(each)) for each in plan.transactions], "transaction")
+    orphans = [each for each in plan.orphans if each.transaction is None or not quiet]
+    _show(console, [_orphan(orphan_object(each)) for each in orphans], "orphan")
+    _show(console, [f"{printable(name)}: {what}" for name, what in plan.lost_exchanges], "lost exchange")
+    bindings = [each for each in plan.lost_bindings if each.exchange is not None or not quiet]
+    _show(console, [_binding(each) for each in bindings], "lost binding")
+    show_damage(console, recovery.damage)
+    if not quiet:
+        show_notices(console, plan.notices)
+        console.print(_sum(recovery, target, seconds), soft_wrap=True)
+
+
+def _table(queues: list[Object], *, plain: bool) -> Table:
+    table = Table(box=None if plain else box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("QUEUE", overflow="fold")
+    for title in ("MESSAGES", "IN DOUBT", "TORN TAIL", "QUARANTINED", "JOURNAL"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for queue in queues:
+        geometry = queue["geometry"]
+        table.add_row(
+            Text(printable(queue["name"])),
+            f"{queue['messages']:,}",
+            f"{queue['in_doubt']:,}",
+            "cut" if queue["torn_tail"] else "-",
+            f"{len(queue['quarantined']):,}" if queue["quarantined"] else "-",
+            f"{geometry['files']} × {geometry['file_size']:,}",
+        )
+    return table
+
+
+def _show(console: Console, lines: list[str], title: str) -> None:
+    for line in lines[:_MOST_SHOWN]:
+        console.print(Text(f"{title}: {line}"), soft_wrap=True)
+    show_rest(console, len(lines), f"{title}s")
+
+
+def _binding(lost: LostBinding) -> str:
+    key = printable(lost.key or "")
+    exchange = "" if lost.exchange is None else f" to {printable(lost.exchange)} with key {key}"
+    return f"of queue {printable(lost.queue)}{exchange}: {lost.what}"
+
+
+def _transaction(fields: Object) -> str:
+    resolved = "" if fields["resolved"] is None else f", resolved: {fields['resolved']}"
+    counts = "" if fields["enqueues"] is None else f", {fields['enqueues']} enqueued, {fields['dequeues']} dequeued"
+    return f"{fields['type']} {fields['xid']}: {fields['state']}{counts}{resolved}"
+
+
+def _orphan(fields: Object) -> str:
+    into = fields["recovered_into"]
+    becomes = "" if into is None else f', recovered into "{printable(into)}"'
+    xid = "" if fields["xid"] is None else f" {fields['xid']}"
+    where = f'of queue "{printable(fields["queue"])}" in {printable(str(fields["journal"]))}'
+    return f"{fields['what']}{xid}, {where}: {fields['messages']:,} messages{becomes}"
+
+
+def _sum(recovery: Recovery, target: str | None, seconds: float) -> Text:
+    fields = summary_object(recovery)
+    counts = f"{fields['queues']:,} queues, {fields['messages']:,} messages"
+    if fields["in_doubt"]:
+        counts += f" and {fields['in_doubt']:,} in doubt"
+    done = "would be recovered" if target is None else f"recovered into {printable(target)} in {seconds:.1f} s"
+    if recovery.is_complete:
+        return Text(f"{counts} {done}: nothing was lost", style="bold green")
+    lost = f"{fields['lost']:,} losses, {fields['quarantined']:,} in quarantine, see above"
+    return Text(f"{counts} {done}: {lost}", style="bold red")

@@ -1,0 +1,1 @@
+"""The parts of `qstore-resize` and of `qpid-store-resize`."""

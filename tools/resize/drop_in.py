@@ -1,0 +1,248 @@
+"""One run of `qpid-store-resize`: what is printed, in the order in which the original prints it (formats page, 15.2).
+
+What is shown of the old journal comes from the walk of `qpid-store-chk`; what moves is what recovery finds
+(`store.version_1_resize`). The two agree on every sound journal, but for transient messages, which are not moved, and
+for one whose oldest file a giant message fills, where the original finds nothing.
+
+The original moves the old files first and then finds out whether the records fit. Here everything is built before a
+file is moved, and what is told of the files comes when it has been done.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from store.journal.directory import data_path
+from store.version_1_resize import BuiltFile, Target, Version1Content, build, check_fit, check_place, move, read_content
+from store.writable_disk import OsWritableDisk
+from tools.resize.broker_lock import without_broker
+from tools.store_chk.analysis import Analysis, analyse, file_lines, info_lines
+from tools.store_chk.check import Show
+from tools.store_chk.errors import CheckError
+from tools.store_chk.maps import Maps
+from tools.store_chk.text import file_header_text, xid_text
+from tools.store_chk.walk import FileEntered, FirstRecord, Record, StrayHeader, Walk
+
+PUSHDOWN: Final = "bak"
+_FULL_PERCENT: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line says.
+
+    Attributes:
+        directory: the journal's, as it was typed.
+        base_name: of the journal.
+        new_base_name, old_base_name: of the new journal, and of the old one where it is kept; None for the same.
+        no_pushdown: the old files stay in the directory.
+        files: number of files.
+        pages: size of each in pages of 64 KiB.
+        show: how much is shown.
+    """
+
+    directory: str
+    base_name: str
+    new_base_name: str | None
+    old_base_name: str | None
+    no_pushdown: bool
+    files: int
+    pages: int
+    show: Show
+
+    @property
+    def target(self) -> Target:
+        """Where everything goes."""
+        kept = self.directory if self.no_pushdown else posixpath.join(self.directory, PUSHDOWN)
+        new, old = self.new_base_name or self.base_name, self.old_base_name or self.base_name
+        return Target(self.directory, kept, self.base_name, new, old)
+
+
+class Resizer:
+    """Runs one resize.
+
+    Args:
+        disk: where the journal is.
+        write: takes standard output.
+        wanted: what is to be done.
+    """
+
+    def __init__(self, disk: OsWritableDisk, write: Callable[[str], object], wanted: Wanted) -> None:
+        self._disk, self._write, self._wanted = disk, write, wanted
+        self._verbose = wanted.show is Show.FILES
+
+    def run(self) -> str | None:
+        """Do it.
+
+        Returns:
+            A warning, if the new journal is nearly full; None if it is not.
+
+        Raises:
+            CheckError, StoreError: it cannot be done, and nothing was changed.
+            OSError: something cannot be read or written.
+        """
+        wanted, target = self._wanted, self._wanted.target
+        geometry = Geometry.from_pages(wanted.files, wanted.pages)
+        with without_broker(wanted.directory):
+            check_place(self._disk, target)
+            if self._verbose:
+                self._lines(_option_lines(wanted))
+            analysis = analyse(self._disk, wanted.directory, wanted.base_name)
+            self._lines([*file_lines(analysis)])
+            maps = self._walk(analysis)
+            if self._verbose:
+                self._lines([*info_lines(analysis)])
+            content = read_content(self._disk, wanted.directory, wanted.base_name)
+            with closing(content.journal):
+                self._tell_what_remains(content, analysis, maps)
+                check_fit(content, geometry)
+                was_there = self._disk.is_directory(target.kept)
+                built = self._build(content, geometry)
+                owner = Path(data_path(wanted.directory, wanted.base_name, 0)).stat()
+            move(self._disk, content, geometry, target)
+            _give_to(owner, target, geometry.files)
+        self._tell(content, built, was_there=was_there)
+        self._line(f"Transferred {content.records} records to new journal.")
+        return _warning(content, built, geometry)
+
+    def _build(self, content: Version1Content, geometry: Geometry) -> list[BuiltFile]:
+        target = self._wanted.target
+        return build(self._disk, content, geometry, target, time.time_ns)
+
+    # ---- the old journal ----
+
+    def _walk(self, analysis: Analysis) -> Maps:
+        """Show the files, or the records, as they are read. Where that ends is no matter: recovery finds more."""
+        maps, show = Maps(), self._wanted.show
+        if analysis.is_empty or show is Show.NOTHING:
+            return maps
+        if show is Show.DOTS:
+            self._write("Recovering journals")
+        elif self._verbose:
+            self._line("Recovering journals...")
+        with closing(Walk(self._disk, analysis)) as walk, suppress(CheckError):
+            for event in walk.events():
+                if isinstance(event, FileEntered):
+                    self._entered(event)
+                elif show is Show.RECORDS:
+                    self._detail(walk, event, maps)
+        self._line("")
+        return maps
+
+    def _entered(self, event: FileEntered) -> None:
+        file, show = event.file, self._wanted.show
+        if show is Show.DOTS:
+            self._write(" .")
+        elif self._verbose:
+            self._line(f"* Reading {file.path}")
+        else:
+            header = "0x00000000: <empty>" if file.header is None else file_header_text(file.header, file.flags)
+            self._line(f"{file.path} :  {header}")
+
+    def _detail(self, walk: Walk, event: object, maps: Maps) -> None:
+        if isinstance(event, FirstRecord):
+            self._line(f" * fro ok: 0x{event.offset:x}")
+        elif isinstance(event, StrayHeader):
+            self._line(f" > {event.text}  ")
+        elif isinstance(event, Record):
+            warning = "WARNING: OWI mismatch - could be overwrite boundary."
+            if not event.is_overwritten:
+                warning = maps.apply(event, walk.read_xid(event))
+            self._line(f" > {walk.text(event)}  " + (f" ({warning})" if warning else ""))
+
+    def _tell_what_remains(self, content: Version1Content, analysis: Analysis, maps: Maps) -> None:
+        """How much there is; with -r the records too, where the original fails if there are messages."""
+        enqueued, transactions = content.enqueued, content.open_transactions
+        if self._wanted.show is not Show.RECORDS or analysis.is_empty:
+            self._line(_count_line(enqueued, "enqueued records", "."))
+            self._line(_count_line(transactions, "outstanding transactions", "."))
+            return
+        with closing(Walk(self._disk, analysis)) as walk:
+            with suppress(CheckError):
+                for _ in walk.events():  # so that it knows its files
+                    pass
+            self._line(_count_line(enqueued, "enqueued records", ":"))
+            for _, place, _ in maps.enqueued.in_rid_order():
+                self._line(f"   {walk.text(walk.record_at(place))}")
+            self._line(_count_line(transactions, "outstanding transactions", ":"))
+            for transaction in maps.transactions.values():
+                first = walk.record_at(transaction.places[0])
+                self._line(f"  xid={xid_text(walk.read_xid(first), first.header.xid_size)}:")
+                for place in transaction.places:
+                    self._line(f"   {walk.text(walk.record_at(place))}")
+
+    # ---- what was done ----
+
+    def _tell(self, content: Version1Content, built: list[BuiltFile], *, was_there: bool) -> None:
+        if not self._verbose:
+            return
+        wanted, target = self._wanted, self._wanted.target
+        if not wanted.no_pushdown:
+            text = f"* Pushdown directory {target.kept} exists, deleting content"
+            self._line(text if was_there else f"* Creating new pushdown directory {target.kept}")
+        if wanted.old_base_name is not None:
+            self._line(f"* Renaming old journal files using base name {wanted.old_base_name}")
+        if content.enqueued:
+            self._line(f"* Assembling {content.enqueued} records from emap")
+        if content.open_transactions:
+            self._line(f"* Assembling {content.open_transactions} records from tmap")
+        self._line("* Transferring records to new journal files")
+        for number, file in enumerate(built):
+            fillers = f" + {file.fillers} filler(s)" if file.fillers else ""
+            text = f"{file.records} records{fillers}" if file.records else "empty"
+            self._line(f"* Opening file {data_path(target.directory, target.new_base, number)}   ({text})")
+
+    def _lines(self, lines: list[str]) -> None:
+        for line in lines:
+            self._line(line)
+
+    def _line(self, line: str) -> None:
+        if self._wanted.show is not Show.NOTHING:
+            self._write(f"{line}\n")
+
+
+def _count_line(count: int, what: str, end: str) -> str:
+    return f"{count} {what} found{end}" if count else f"No {what} found."
+
+
+def _option_lines(wanted: Wanted) -> list[str]:
+    return [
+        f"Journal dir: {wanted.directory}",
+        f"Options: Base filename: {wanted.base_name}",
+        f"         New base filename: {wanted.new_base_name}",
+        f"         Old base filename: {wanted.old_base_name}",
+        f"         Pushdown: {wanted.no_pushdown or None}",
+        f"         No. journal files: {wanted.files}",
+        f"         Journal file size: {wanted.pages} 64kiB blocks",
+        "         Show records flag: None",
+        "         Verbose flag: True",
+        "",
+    ]
+
+
+def _warning(content: Version1Content, built: list[BuiltFile], geometry: Geometry) -> str | None:
+    used = (content.blocks + sum(file.fillers for file in built)) * BLOCK_SIZE + DATA_OFFSET
+    percent = 100 * used / geometry.capacity
+    if percent <= _FULL_PERCENT:
+        return None
+    return (
+        f"WARNING: Journal {content.info.queue_name} is {percent:2.1f}% full and will likely not allow enqueuing of "
+        "new records until some existing records are dequeued."
+    )
+
+
+def _give_to(owner: os.stat_result, target: Target, files: int) -> None:
+    """Give the new files to whom the old ones belong, as far as that is allowed: qpidd may run as somebody else."""
+    paths = [data_path(target.directory, target.new_base, number) for number in range(files)]
+    for path in [*paths, posixpath.join(target.directory, f"{target.new_base}.jinf")]:
+        with suppress(PermissionError):
+            os.chown(path, owner.st_uid, owner.st_gid)
+            Path(path).chmod(owner.st_mode & 0o777)

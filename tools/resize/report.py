@@ -1,0 +1,124 @@
+"""What `qstore-resize` shows: a line for each journal, as a table or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from rich.console import Console
+
+from formats.rhm.geometry import PAGE_SIZE, Geometry
+from store.resize_plan import JournalPlan
+from tools.dump.tables import printable
+from tools.size.amounts import human
+from tools.size.formula import number, pages
+from tools.size.tables import Column, print_line, print_table
+
+Object = dict[str, Any]
+
+_COLUMNS = (
+    Column("journal", folds=True),
+    Column("messages", number=True),
+    Column("open tx", number=True, spare=True),
+    Column("live", number=True, spare=True),
+    Column("now"),
+    Column("new"),
+    Column("capacity", number=True, spare=True),
+    Column("result"),
+)
+
+
+def result_of(plan: JournalPlan, kept: Mapping[str, str] | None) -> str:
+    """What became of a journal, or would: `kept` is None where nothing was done."""
+    if not plan.fits:
+        return "too-small"
+    if not plan.is_change:
+        return "unchanged"
+    return "planned" if kept is None else "resized"
+
+
+# ---- for programs ----
+
+
+def plan_object(plan: JournalPlan, kept: Mapping[str, str] | None) -> Object:
+    """One journal as one JSON object."""
+    return {
+        "kind": "journal",
+        "role": "prepared-list" if plan.entry is None else "queue",
+        "queue": plan.name,
+        "messages": plan.messages,
+        "open_transactions": plan.transactions,
+        "live_bytes": plan.live_bytes,
+        "before": _geometry_object(plan.before),
+        "after": _geometry_object(plan.after),
+        "result": result_of(plan, kept),
+        "would_fit": [_geometry_object(geometry) for geometry in plan.would_fit],
+        "kept": None if kept is None else kept.get(plan.name),
+    }
+
+
+def discarded_object(path: str) -> Object:
+    """An old journal that was removed."""
+    return {"kind": "discarded", "file": path}
+
+
+def summary_object(plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, discarded: Sequence[str]) -> Object:
+    """All of it in numbers."""
+    results = [result_of(plan, kept) for plan in plans]
+    counts = {name.replace("-", "_"): results.count(name) for name in ("resized", "planned", "unchanged", "too-small")}
+    return {"kind": "summary", **counts, "discarded": len(discarded)}
+
+
+def _geometry_object(geometry: Geometry) -> Object:
+    return {
+        "num_jfiles": geometry.files,
+        "jfile_size_pgs": number(Fraction(geometry.data_size, PAGE_SIZE)),
+        "capacity": geometry.capacity,
+    }
+
+
+# ---- for people ----
+
+
+def print_plans(console: Console, plans: Sequence[JournalPlan], kept: Mapping[str, str] | None) -> None:
+    """A line for each journal, then where the old ones are."""
+    if not plans:
+        return
+    print_table(console, _COLUMNS, [_row(plan, kept) for plan in plans])
+    for plan in plans:
+        if not plan.fits:
+            print_line(console, too_small_text(plan))
+    for path in (kept or {}).values():
+        print_line(console, f"The old journal is kept in {printable(path)}, until --discard-old.")
+
+
+def too_small_text(plan: JournalPlan) -> str:
+    """What does not fit, and what would."""
+    choices = [f"--num-jfiles {each.files} --jfile-size-pgs {_pages(each)}" for each in plan.would_fit]
+    advice = " or ".join(choices) if choices else "no journal would: have some consumed first"
+    return (
+        f"{printable(plan.name)}: {plan.messages:,} messages and {plan.transactions:,} open transactions, "
+        f"{human(plan.live_bytes)}, do not fit into {_cell(plan.after)}; what would: {advice}"
+    )
+
+
+def _row(plan: JournalPlan, kept: Mapping[str, str] | None) -> list[str]:
+    return [
+        printable(plan.name),
+        f"{plan.messages:,}",
+        f"{plan.transactions:,}",
+        human(plan.live_bytes),
+        _cell(plan.before),
+        _cell(plan.after),
+        human(plan.after.capacity),
+        result_of(plan, kept).replace("-", " "),
+    ]
+
+
+def _pages(geometry: Geometry) -> str:
+    return str(number(Fraction(geometry.data_size, PAGE_SIZE)))
+
+
+def _cell(geometry: Geometry) -> str:
+    return f"{geometry.files} x {pages(number(Fraction(geometry.data_size, PAGE_SIZE)))}"
