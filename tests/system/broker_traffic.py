@@ -137,6 +137,9 @@ class Consumer(Actor):
                 wanted = 1
         self._accept(peer)
         peer.sync()
+        while self._everything and self._taken:  # what was on its way
+            self._accept(peer)
+            peer.sync()
         self._note(peer)
 
     def _take(self, delivery: Delivery) -> None:
