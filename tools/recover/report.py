@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Final
 
 from rich import box
@@ -9,11 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
 from store.recover.build import Recovery
 from store.recover.plan import LostBinding
 from tools.check.report import show_damage, show_notices, show_rest
 from tools.dump.tables import printable
 from tools.recover.objects import Object, orphan_object, queue_object, resolved_object, summary_object
+from tools.size.formula import number, pages
 
 _MOST_SHOWN: Final = 200  # of each kind; --json shows all
 
@@ -60,7 +63,7 @@ def _table(queues: list[Object], *, plain: bool) -> Table:
             f"{queue['in_doubt']:,}",
             "cut" if queue["torn_tail"] else "-",
             f"{len(queue['quarantined']):,}" if queue["quarantined"] else "-",
-            f"{geometry['files']} × {geometry['file_size']:,}",
+            f"{geometry['files']} × {pages(number(Fraction(geometry['file_size'] - FILE_HEADER_SIZE, PAGE_SIZE)))}",
         )
     return table
 
@@ -93,11 +96,16 @@ def _orphan(fields: Object) -> str:
 
 def _sum(recovery: Recovery, target: str | None, seconds: float) -> Text:
     fields = summary_object(recovery)
-    counts = f"{fields['queues']:,} queues, {fields['messages']:,} messages"
+    counts = f"{_counted(fields['queues'], 'queue')}, {_counted(fields['messages'], 'message')}"
     if fields["in_doubt"]:
         counts += f" and {fields['in_doubt']:,} in doubt"
     done = "would be recovered" if target is None else f"recovered into {printable(target)} in {seconds:.1f} s"
     if recovery.is_complete:
         return Text(f"{counts} {done}: nothing was lost", style="bold green")
-    lost = f"{fields['lost']:,} losses, {fields['quarantined']:,} in quarantine, see above"
+    losses = "1 loss" if fields["lost"] == 1 else f"{fields['lost']:,} losses"
+    lost = f"{losses}, {fields['quarantined']:,} in quarantine, see above"
     return Text(f"{counts} {done}: {lost}", style="bold red")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
