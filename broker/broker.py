@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.errors import InternalError, ModelError, ResourceLimitExceededError
+from broker.bindings import recover_bindings
+from broker.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError
 from broker.exchanges.default import DefaultExchange
 from broker.exchanges.exchange import Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.logs import log_of
 from broker.message import Message
+from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
 from broker.queues.entry import ACQUIRED, LEAVING, Entry
+from broker.queues.idle import IdleQueues
+from broker.queues.kinds import make_queue
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.store_protocol import LIVE, RecoveredQueue, Store
@@ -29,11 +33,6 @@ _LOG: Final = log_of("Broker")
 
 #: Reads a message that a store kept. Raises BrokerRecordError.
 RestoreMessage = Callable[[bytes], Message]
-
-
-def _forgotten(_made: None, error: Exception | None) -> None:
-    if error is not None:
-        _LOG.warning("A binding that is stored twice stays so: %s", error)
 
 
 class Broker:
@@ -50,6 +49,7 @@ class Broker:
         exchanges: name -> exchange; the default one's name is empty.
         queues: name -> queue.
         turn: what the event loop's turn has gathered.
+        idle_queues: those that are to go if nobody uses them for a while.
         wiring: declares, deletes, binds and unbinds.
         in_doubt_messages: messages that distributed transactions in doubt hold, and the store alone.
     """
@@ -69,21 +69,30 @@ class Broker:
         self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
         for name, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
+        self.idle_queues = IdleQueues(clock)
         self.wiring = Wiring(self)
 
     def make_queue(
-        self, name: str, *, durable: bool, auto_delete: bool, arguments: TypedMap, journal: Any = None
+        self,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        arguments: TypedMap,
+        asked: QueueArguments = NO_ARGUMENTS,
+        journal: Any = None,
     ) -> Queue:
-        """A queue, which is not among `queues` yet."""
-        return Queue(
+        """A queue, which is not among `queues` yet; `asked` is what its arguments say."""
+        return make_queue(
             name,
             self.turn,
+            asked,
+            self.settings.queue_limit_bytes,
             durable=durable,
             auto_delete=auto_delete,
             arguments=arguments,
             store=None if journal is None else self.store,
             journal=journal,
-            most_bytes=self.settings.queue_limit_bytes,
             clock=self.clock,
         )
 
@@ -97,15 +106,18 @@ class Broker:
 
         Raises:
             ResourceLimitExceededError: a queue has no room for it.
+            InvalidArgumentError: the exchange numbers messages, and cannot read this one's headers.
             InternalError: a journal cannot be written.
         """
-        queues = self.route(message, exchange)
-        try:
-            if len(queues) == 1:
-                return queues[0].publish(message)
-            return self._publish_to_all(message, queues)
-        except self._store_errors as error:
-            raise InternalError(str(error)) from error
+        queues: Sequence[Queue] | None
+        if not exchange.routes_by_key:
+            return self.publish_to(message, exchange, self.route(message, exchange))
+        queues = exchange.routes.get(message.routing_key)
+        if queues is None:
+            queues = exchange.find(message.routing_key)
+        if not queues and exchange.alternate is not None and not message.handling.discards_unroutable:
+            queues = exchange.alternate.route(message)
+        return self.put(message, queues)
 
     def route(self, message: Message, exchange: Exchange) -> Sequence[Queue]:
         """The queues that a message goes to: those of the exchange, or else of its alternate exchange."""
@@ -116,9 +128,41 @@ class Broker:
                 queues = exchange.find(message.routing_key)
         else:
             queues = exchange.route(message)
-        if not queues and exchange.alternate is not None:
+        if not queues and exchange.alternate is not None and not message.handling.discards_unroutable:
             return exchange.alternate.route(message)
         return queues
+
+    def route_immediate(self, message: Message, exchange: Exchange) -> Sequence[Queue]:
+        """As `route`, for a message that is immediate.
+
+        Unless all these queues have a consumer that can take it now, it counts as one that no queue wants. Source: AMQP
+        0-10, delivery-properties, immediate. (qpidd does not look at that bit.)
+        """
+        queues = self.route(message, exchange)
+        if all(queue.has_taker() for queue in queues):
+            return queues
+        if exchange.alternate is None or message.handling.discards_unroutable:
+            return ()
+        return exchange.alternate.route(message)
+
+    def publish_to(self, message: Message, exchange: Exchange, queues: Sequence[Queue]) -> bool:
+        """As `publish`, to queues that were found before."""
+        sent = exchange.sent
+        if sent is None:
+            return self.put(message, queues)
+        message = sent.number(message)
+        is_promised = self.put(message, queues)
+        sent.keep(message)
+        return is_promised
+
+    def put(self, message: Message, queues: Sequence[Queue]) -> bool:
+        """Put a message on these queues, on all of them or none. Returns and raises as `publish`."""
+        try:
+            if len(queues) == 1:
+                return queues[0].publish(message)
+            return self._publish_to_all(message, queues)
+        except self._store_errors as error:
+            raise InternalError(str(error)) from error
 
     def _publish_to_all(self, message: Message, queues: Sequence[Queue]) -> bool:
         for queue in queues:
@@ -156,7 +200,7 @@ class Broker:
         if entry.state != ACQUIRED:
             done(None)
             return
-        is_held = self.publish(entry.message, exchange)
+        is_held = self.put(entry.message, self.route(entry.message, exchange))
         entry.state = LEAVING
         self.turn.schedule()
 
@@ -199,7 +243,7 @@ class Broker:
             queue = by_id[found.queue_id] = self._recover_queue(found, restore)
             alternates.append((queue, found.record.alternate_exchange or ""))
         self.store.end_recovery()
-        self._recover_bindings(by_id)
+        recover_bindings(self.store, self.exchanges, by_id)
         for user, name in alternates:
             if name and name in self.exchanges:
                 user.alternate = self.exchanges[name]
@@ -230,11 +274,17 @@ class Broker:
     def _recover_queue(self, found: RecoveredQueue, restore: RestoreMessage) -> Queue:
         assert self.store is not None
         record = found.record
+        try:
+            asked = read_arguments(record.arguments)
+        except InvalidArgumentError as error:  # qpidd has taken it, or an earlier version
+            asked = NO_ARGUMENTS
+            _LOG.warning('Queue "%s": its arguments are not heeded: %s', record.name, error)
         queue = self.make_queue(
             record.name,
             durable=True,
             auto_delete=bool(record.auto_delete),
             arguments=record.arguments,
+            asked=asked,
             journal=found.journal,
         )
         for kept in self.store.messages(found):
@@ -249,23 +299,6 @@ class Broker:
             queue.add(message, kept.rid).is_redelivered = kept.redelivered
         self.queues[record.name] = queue
         return queue
-
-    def _recover_bindings(self, by_id: dict[int, Queue]) -> None:
-        assert self.store is not None
-        for found in self.store.wiring.bindings:
-            exchange = self.exchanges.get(found.exchange.name)
-            queue = by_id.get(found.record.queue_id)
-            if exchange is None or queue is None:
-                continue
-            try:
-                binding = exchange.bind(queue, found.record.key, found.record.arguments)
-            except ModelError as error:
-                _LOG.error('A binding of queue "%s" is left out: %s', queue.name, error)
-                continue
-            if binding is not None:
-                binding.entry = found.entry
-            elif found.entry is not None:  # a fanout exchange knows a queue once, and qpidd stores each key
-                self.store.changes.delete_binding(found.entry, _forgotten)
 
     # ---- the end ----
 

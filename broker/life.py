@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from broker import daemon
+from broker import daemon, service_manager
 from broker.broker import Broker
 from broker.logs import LEVELS, log_of
 from broker.pid_file import PidFile
@@ -85,6 +85,7 @@ class Life:
             self._ready(ports[0])
             _LOG.notice("Broker running")
             await ended.wait()
+            service_manager.tell("STOPPING=1")
         finally:
             try:
                 await server.close()

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from broker.content import Content
 
 
 class StoredForm(NamedTuple):
@@ -26,6 +29,26 @@ class StoredForm(NamedTuple):
     crc: int
 
 
+class Handling(NamedTuple):
+    """What few messages ask for, and few queues look at: one object for all messages of a publisher that ask the same.
+
+    Attributes:
+        publisher: stands for the connection that it came over; None where that is not known, as after a restart.
+        priority: 0 to 9; 4 where nothing was said.
+        is_immediate: no queue is to have it unless a consumer can take it now.
+        discards_unroutable: if no queue wants it, its exchange's alternate exchange is not to get it either.
+    """
+
+    publisher: object | None = None
+    priority: int = 4
+    is_immediate: bool = False
+    discards_unroutable: bool = False
+
+
+#: Of a message that asks for nothing.
+PLAIN_HANDLING: Final = Handling()
+
+
 class Message(ABC):
     """A message.
 
@@ -34,17 +57,17 @@ class Message(ABC):
         routing_key: what it was sent with.
         body: its content.
         is_persistent: whether a durable queue keeps it on disk.
-        priority: 0 to 9; 4 where nothing was said.
+        handling: what it asks for besides.
         expires_at: seconds since 1970 at which nobody is to get it any more; 0.0 for never.
     """
 
-    __slots__ = ("body", "exchange", "expires_at", "is_persistent", "priority", "routing_key")
+    __slots__ = ("body", "exchange", "expires_at", "handling", "is_persistent", "routing_key")
 
     exchange: str
     routing_key: str
-    body: bytes
+    body: Content
     is_persistent: bool
-    priority: int
+    handling: Handling
     expires_at: float
 
     @abstractmethod
@@ -54,3 +77,11 @@ class Message(ABC):
     @abstractmethod
     def application_headers(self) -> Mapping[str, object]:
         """Its headers as plain values; empty where they cannot be read."""
+
+    @abstractmethod
+    def with_number(self, name: str, number: int) -> Message:
+        """The same message with the header `name`, an int64, in place of one that it may have.
+
+        Raises:
+            InvalidArgumentError: its headers cannot be read.
+        """

@@ -4,22 +4,28 @@ A module is an entry point of the group `qstore.modules`, which any installed pa
 without arguments and gives a `StoreModule`. It is found by the last part of the name that was given, without `.so`, so
 that `store`, `store.so` and `/usr/lib64/qpid/daemon/store.so` are the same. One store may have several names; it is
 loaded once, and two different ones are refused.
+
+A directory of modules is looked through for names only: its `.so` files are qpidd's, and nothing of them is run. Those
+that no module here is named for get a warning. No directory is searched unless it is given: the default of a qpidd
+that is installed beside this one would decide what is loaded here (000, C1, has it differently).
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NamedTuple
 
 from broker.logs import printable
-from broker.options import Group, Kind, Option
+from broker.options.option import Given, Group, Kind, Option
 from broker.store_protocol import ModuleOption, StoreModule
 
 GROUP: Final = "qstore.modules"
 
 _KINDS: Final = {"number": Kind.TEXT, "switch": Kind.SWITCH, "choice": Kind.TEXT, "text": Kind.TEXT}
+_SHOWN: Final = 20  # names of files in a warning
 _VALUES: Final = {"number": "N", "switch": "yes|no", "choice": "WORD", "text": "TEXT"}
 
 
@@ -30,6 +36,38 @@ class ModuleError(Exception):
 def module_name(name: str) -> str:
     """The name of the entry point that a module's file stands for."""
     return posixpath.basename(name.rstrip("/")).removesuffix(".so")
+
+
+class ModulesFound(NamedTuple):
+    """What a directory of modules names.
+
+    Attributes:
+        names: of modules that there are.
+        warnings: a line for the others, if there are any.
+    """
+
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def modules_in(directory: str) -> ModulesFound:
+    """The modules that the `.so` files of a directory are named for.
+
+    Raises:
+        ModuleError: the directory cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            files = sorted(entry.name for entry in entries if entry.name.endswith(".so"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModuleError(f"--module-dir {printable(directory)}: cannot be read: {reason}") from error
+    known = {point.name for point in entry_points(group=GROUP)}
+    others = [file for file in files if module_name(file) not in known]
+    shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
+    line = f"{directory}: passed over, since there are no modules of these names: {shown}"
+    names = tuple(file for file in files if module_name(file) in known)
+    return ModulesFound(names, (printable(line),) if others else ())
 
 
 def load_store(names: Sequence[str]) -> StoreModule | None:
@@ -70,9 +108,9 @@ class ModuleOptions(NamedTuple):
     group: Group
     names: frozenset[str]
 
-    def given(self, given: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    def given(self, given: Mapping[str, Sequence[Given]]) -> dict[str, str]:
         """Those that were given, with their values."""
-        return {name: texts[-1] for name, texts in given.items() if name in self.names}
+        return {name: values[-1].text for name, values in given.items() if name in self.names}
 
 
 def options_of(module: StoreModule) -> ModuleOptions:

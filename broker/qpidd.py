@@ -2,6 +2,7 @@
 
     qpidd --load-module store                              in the foreground, on 127.0.0.1 and ::1, port 5672
     qpidd --load-module store --daemon --data-dir DIR      as a daemon; returns when it listens
+    qpidd --config FILE                                    with the options that FILE has, /etc/qpidd.conf by default
     qpidd --check, qpidd --quit                            is it there, and: end it
 
 Exit codes: 0 it was closed cleanly (SIGTERM, SIGINT), or what was asked for was done; 1 it was not.
@@ -17,21 +18,20 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NoReturn
 
-from broker import daemon
+from broker import daemon, service_manager
 from broker.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
 from broker.life import Life, LoadedModule, StartError
-from broker.log_sinks import LineFormat, Logging, Sinks, has_syslog
-from broker.logs import LogError, Rules, enabled_rules, log_of, printable
-from broker.modules import ModuleError, load_store, options_of
-from broker.options import GROUPS, OptionError, Table, Values, help_text, modules_named, read_arguments
-from broker.settings import LOOPBACK, BrokerSettings
-from broker.store_protocol import StoreModule
+from broker.logs import LogError, log_of, printable
+from broker.modules import ModuleError
+from broker.options.help import help_text
+from broker.options.option import OptionError
+from broker.options.values import Values
+from broker.plan import Plan, make_plan, settings_of, start_logging
 
 _LOG: Final = log_of("Broker")
 
@@ -39,48 +39,10 @@ _UMASK: Final = 0o077
 _CANNOT_START: Final = "Daemon startup failed: "  # 000, C9
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a command line asks for.
-
-    Attributes:
-        values: all options.
-        module: the store that is loaded; None if none is.
-        module_values: the store's options that were given.
-    """
-
-    values: Values
-    table: Table
-    module: StoreModule | None
-    module_values: Mapping[str, str]
-
-    @property
-    def is_daemon(self) -> bool:
-        """Whether the broker is to be a daemon."""
-        return self.values.switch("daemon")
-
-    @property
-    def data_directory(self) -> str | None:
-        """The data directory; None if there is to be none."""
-        if self.values.switch("no-data-dir"):
-            return None
-        return self.values.text("data-dir") or default_data_directory(is_daemon=self.is_daemon)
-
-
-def _plan(arguments: Sequence[str]) -> _Plan:
-    module = load_store(modules_named(arguments))
-    added = None if module is None else options_of(module)
-    table = Table(GROUPS if added is None else (*GROUPS, added.group))
-    given = read_arguments(arguments, table)
-    values = Values(table, given)
-    values.check()
-    return _Plan(values, table, module, {} if added is None else added.given(given))
-
-
 def run(arguments: Sequence[str]) -> int:
     """Do what a command line asks for. Returns the exit code."""
     try:
-        plan = _plan(arguments)
+        plan = make_plan(arguments, os.environ)
         values = plan.values
         if values.switch("help"):
             return _tell(help_text(plan.table))
@@ -123,7 +85,7 @@ def _say(text: str) -> None:
 # ---- a broker that runs ----
 
 
-def _look(plan: _Plan) -> int:
+def _look(plan: Plan) -> int:
     """`--check` and `--quit`."""
     values = plan.values
     paths = _held_files(values)
@@ -154,7 +116,7 @@ def _held_files(values: Values) -> list[str]:
     return [*pid_files, *map(lock_path, dict.fromkeys(data_directories))]
 
 
-def _run_daemon(plan: _Plan) -> int:
+def _run_daemon(plan: Plan) -> int:
     """Become two processes: the daemon, and the one that waits until it is ready."""
     try:
         forked = daemon.fork(plan.values.seconds("wait"))
@@ -172,16 +134,18 @@ def _run_daemon(plan: _Plan) -> int:
 # ---- to be a broker ----
 
 
-def _run_broker(plan: _Plan, child: daemon.Child | None) -> int:
+def _run_broker(plan: Plan, child: daemon.Child | None) -> int:
     """Be the broker until a signal ends it. Returns the exit code."""
     report = _Report(plan, child)
     with ExitStack() as opened:
         try:
-            opened.callback(_logging(plan.values, is_daemon=child is not None).close)
+            opened.callback(start_logging(plan.values, is_daemon=child is not None).close)
         except (LogError, OptionError) as error:
             report.failed(str(error), is_logged=False)
             return 1
-        for line in plan.values.not_needed():
+        for line in plan.warnings:
+            _LOG.warning("%s", line)
+        for line in plan.values.without_effect():
             _LOG.notice("%s", line)
         try:
             data_directory = _taken_directory(plan, opened)
@@ -202,7 +166,7 @@ def _run_broker(plan: _Plan, child: daemon.Child | None) -> int:
         return 0 if is_clean else 1
 
 
-def _taken_directory(plan: _Plan, opened: ExitStack) -> str | None:
+def _taken_directory(plan: Plan, opened: ExitStack) -> str | None:
     """Hold the data directory, if there is to be one. Returns its path."""
     if plan.data_directory is None:
         return None
@@ -222,7 +186,7 @@ class _Report:
         child: the daemon's way to its parent; None in the foreground.
     """
 
-    def __init__(self, plan: _Plan, child: daemon.Child | None) -> None:
+    def __init__(self, plan: Plan, child: daemon.Child | None) -> None:
         self._child = child
         self._is_port_chosen = plan.values.number("port") == 0
         self._logs_to_stderr = plan.values.switch("log-to-stderr")
@@ -231,6 +195,7 @@ class _Report:
     def ready(self, port: int) -> None:
         """The broker listens."""
         self._is_told = True
+        service_manager.tell("READY=1")
         if self._child is not None:
             self._child.ready(port)
         elif self._is_port_chosen:
@@ -244,51 +209,6 @@ class _Report:
         elif not (is_logged and self._logs_to_stderr):
             _say(text)
         self._is_told = True
-
-
-# ---- options ----
-
-
-def _logging(values: Values, *, is_daemon: bool) -> Logging:
-    rules = Rules(enabled_rules(values.texts("log-enable"), trace=values.switch("trace")), values.texts("log-disable"))
-    file = values.text("log-to-file")
-    sinks = Sinks(
-        stderr=values.switch("log-to-stderr") and not is_daemon,
-        stdout=values.switch("log-to-stdout") and not is_daemon,
-        file=file,
-        syslog=values.switch("log-to-syslog")
-        if values.is_given("log-to-syslog")
-        else is_daemon and file is None and has_syslog(),
-        syslog_name=values.word("syslog-name"),
-        syslog_facility=values.word("syslog-facility"),
-    )
-    parts = LineFormat(
-        time=values.switch("log-time"),
-        level=values.switch("log-level"),
-        category=values.switch("log-category"),
-        source=values.switch("log-source"),
-        thread=values.switch("log-thread"),
-        function=values.switch("log-function"),
-        hires_timestamp=values.switch("log-hires-timestamp"),
-        prefix=values.text("log-prefix") or "",
-    )
-    return Logging(rules, sinks, parts)
-
-
-def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
-    """The broker's settings, by its options."""
-    return BrokerSettings(
-        port=values.number("port"),
-        interfaces=values.texts("interface") or LOOPBACK,
-        backlog=values.number("connection-backlog"),
-        data_directory=data_directory,
-        auth=values.switch("auth"),
-        realm=values.word("realm"),
-        user_file=values.text("user-file"),
-        max_connections=values.number("max-connections"),
-        negotiate_seconds=values.number("max-negotiate-time") / 1000,
-        queue_limit_bytes=values.number("default-queue-limit"),
-    )
 
 
 def distribution_version() -> str:

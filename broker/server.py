@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import math
 import socket
 import time
 import traceback
@@ -40,11 +41,12 @@ _LOG: Final = log_of("Network")
 _FULL_READ: Final = 64 * 1024  # bytes of one read after which there is likely more
 _HIGH_WATER: Final = 1024 * 1024  # bytes that wait for one socket before nothing more is put there
 _TICK: Final = 0.5  # seconds between looks at heartbeats and timeouts
-_PURGE_INTERVAL: Final = 600.0  # seconds between looks for messages that have expired
 _IDLE_GAP: Final = 0.000_2  # seconds without work after which the loop counts as idle
 _GC_THRESHOLD: Final = 50_000  # new objects between collections: messages make many, and no cycles
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
 _LINGER_SECONDS: Final = 10.0  # for clients to read what they were sent before their connection was closed
+_REFUSAL_SECONDS: Final = 5.0  # for a client that is one too many to be told so
+_MOST_REFUSED: Final = 64  # clients that are told so at one time; more of them are cut off
 
 
 class Server:
@@ -53,6 +55,10 @@ class Server:
     Args:
         broker: the model, recovered.
         settings: its limits.
+
+    Attributes:
+        connections: those that there are.
+        refused: those that are one too many, until they are told so.
     """
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
@@ -62,11 +68,12 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.sessions = SessionRegistry(broker)
         self.connections: dict[SocketConnection, None] = {}
+        self.refused: dict[SocketConnection, None] = {}
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._password_checks = ThreadPoolExecutor(self.settings.password_checks, "password-check")
         self._ticker: asyncio.TimerHandle | None = None
-        self._next_purge = time.monotonic() + _PURGE_INTERVAL
+        self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         self._last_work = 0.0
         self._is_first = False
         self.pressure = Pressure(broker.turn, self.loop.call_soon)
@@ -146,9 +153,11 @@ class Server:
         for connection in list(self.connections):
             connection.tick(now)
         self.sessions.tick(now)
+        for queue in self.broker.idle_queues.take_due():
+            self.run(self.broker.wiring.delete_if_unused(queue), _nobody_waits)
         self.pressure.forget()
         if now >= self._next_purge:
-            self._next_purge = now + _PURGE_INTERVAL
+            self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
         self._ticker = self.loop.call_later(_TICK, self._tick)
 
@@ -165,7 +174,7 @@ class Server:
         try:
             await work
         except ModelError as failed:
-            error = failed
+            error = failed.with_traceback(None)  # which would hold this frame, and it the error
         except Exception as failed:
             _LOG.exception("A command has failed")
             error = InternalError(f"{type(failed).__name__}: {failed}")
@@ -187,10 +196,11 @@ class Server:
         deadline = self.loop.time() + _CLOSE_SECONDS
         while self.connections and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.refused]:
             connection.abort()
-        while self.connections:
+        while self.connections or self.refused:
             await asyncio.sleep(0)  # they are lost in the loop's next turn, and may have work to do then
+        self.sessions.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self.broker.wiring.finish()
@@ -201,6 +211,10 @@ class Server:
         if store is not None and store.fileno() >= 0:
             self.loop.remove_reader(store.fileno())
         self._password_checks.shutdown(wait=False, cancel_futures=True)
+
+
+def _nobody_waits(_error: ModelError | None) -> None:
+    """What was done was asked for by no client."""
 
 
 def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -237,15 +251,24 @@ class SocketConnection(asyncio.Protocol):
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
         server = self._server
-        if len(server.connections) >= server.settings.max_connections:
-            _LOG.warning("Client max connection count limit exceeded: %d", server.settings.max_connections)
-            self._transport.abort()
-            return
-        server.connections[self] = None
+        peer = transport.get_extra_info("peername")
+        is_one_too_many = len(server.connections) >= server.settings.max_connections
+        if is_one_too_many:
+            _LOG.warning(
+                "Client max connection count limit exceeded: %d; %s is refused", server.settings.max_connections, peer
+            )
+            if len(server.refused) >= _MOST_REFUSED:
+                self._transport.abort()
+                return
+            server.refused[self] = None
+            server.loop.call_later(_REFUSAL_SECONDS, self.abort)
+        else:
+            server.connections[self] = None
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         with contextlib.suppress(OSError):
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = transport.get_extra_info("peername")
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, int(server.settings.tcp_nodelay)
+            )
         self._machine = ServerConnection(
             self,
             server.sessions,
@@ -254,6 +277,7 @@ class SocketConnection(asyncio.Protocol):
             server.authentication,
             is_local=bool(peer) and ipaddress.ip_address(peer[0]).is_loopback,
             now=time.monotonic,
+            refusal="the broker has as many connections as it may have" if is_one_too_many else "",
         )
 
     def data_received(self, data: bytes) -> None:
@@ -306,8 +330,11 @@ class SocketConnection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """The socket is closed."""
         self._server.connections.pop(self, None)
-        if self._machine is not None:
-            self._machine.closed()
+        self._server.refused.pop(self, None)
+        machine, self._machine, self._transport = self._machine, None, None
+        self._reasons.clear()  # among them what holds this
+        if machine is not None:
+            machine.dismantle()
 
     def pause_writing(self) -> None:
         """The socket takes no more."""

@@ -28,11 +28,18 @@ class BrokerSettings:
         heartbeat_max_seconds: offered in `tune`; what a client asks for above it is lowered.
         max_message_bytes: of a message's content and headers; a larger one ends its session.
         max_unfinished_bytes: of the messages of which a part has come, over all connections; one too many ends its
-            session.
+            session. A quarter as much, or one message, is kept besides of those that were interrupted.
         session_timeout_max_seconds: how long a session that is detached is kept at most.
         max_detached_sessions: how many of them are kept at one time.
         password_checks: how many run at one time, beside the event loop.
-        queue_limit_bytes: content that a queue holds at most; 0 for no limit.
+        queue_limit_bytes: content that a queue holds at most, if its declaration does not say; 0 for no limit.
+        enable_timestamp: whether each message gets the time at which it arrives.
+        tcp_nodelay: whether what is sent goes out at once, instead of waiting for more to go with it.
+        queue_purge_seconds: between looks for messages that have expired on queues that nobody reads; 0 for never.
+        flow_stop_percent, flow_resume_percent: of a queue's limit, above and below which publishers are stopped and
+            go on; 0 and 0 for never.
+        event_threshold_percent: of a queue's limit, from which an event is raised; 0 for never.
+        default_message_group: the group of messages that name none, on a queue that has groups.
     """
 
     port: int = 5672
@@ -53,3 +60,10 @@ class BrokerSettings:
     max_detached_sessions: int = 1_000
     password_checks: int = 4
     queue_limit_bytes: int = 100 << 20
+    enable_timestamp: bool = False
+    tcp_nodelay: bool = True
+    queue_purge_seconds: float = 600.0
+    flow_stop_percent: int = 80
+    flow_resume_percent: int = 70
+    event_threshold_percent: int = 80
+    default_message_group: str = "qpid.no-group"

@@ -25,6 +25,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
+from broker.bindings import BindingMaker
 from broker.errors import (
     InvalidArgumentError,
     ModelError,
@@ -38,6 +39,7 @@ from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.kept_wiring import KeptWiring
 from broker.logs import log_of
 from broker.one_by_one import OneByOne
+from broker.queues.arguments import read_arguments
 from broker.queues.queue import Queue
 from broker.removal import QueueRemoval
 from broker.wiring_checks import (
@@ -95,6 +97,7 @@ class Wiring:
         self._queues, self._exchanges = broker.queues, broker.exchanges
         self._kept = KeptWiring(broker.store)
         self._removal = QueueRemoval(broker, self._kept)
+        self._bindings = BindingMaker(broker, self._kept)
         self._changes = OneByOne()
 
     async def finish(self) -> None:
@@ -166,9 +169,10 @@ class Wiring:
         wanted = self.find_exchange(alternate) if alternate else None
         if queue is None:
             check_name("queue", name, QUEUE_NAMES)
+            asked = read_arguments(arguments)
             journal = await self._kept.make_queue(name, alternate, arguments, user, auto_delete) if durable else None
             queue = self._broker.make_queue(
-                name, durable=durable, auto_delete=auto_delete, arguments=arguments, journal=journal
+                name, durable=durable, auto_delete=auto_delete, arguments=arguments, asked=asked, journal=journal
             )
             queue.alternate = wanted
             self._queues[name] = queue
@@ -216,16 +220,19 @@ class Wiring:
 
         Nobody asked for that, so that errors are only logged.
         """
-        is_used = queue.owner is not None or queue.consumer_count
-        if not queue.auto_delete or is_used or self._queues.get(queue.name) is not queue:
+        if not queue.auto_delete or not queue.is_left or self._queues.get(queue.name) is not queue:
             return
+        if queue in self._broker.idle_queues:
+            return  # it was used since this was asked for, and has its time again
         try:
             await self._delete_queue(queue)
         except ModelError as error:
             _LOG.error('Auto-delete queue "%s" stays: %s', queue.name, error)
 
     async def _delete_queue(self, queue: Queue) -> None:
-        for exchange in await self._removal.remove(queue):
+        left = await self._removal.remove(queue)
+        self._broker.idle_queues.forget(queue)
+        for exchange in left:
             await self._delete_if_unbound(exchange)
 
     # ---- exchanges ----
@@ -351,11 +358,7 @@ class Wiring:
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, owner)
-        binding = exchange.prepare(queue, key, arguments)
-        if binding is not None:
-            await self._kept.make_binding(exchange, binding)
-            exchange.add(binding)
-        return binding
+        return await self._bindings.bind(queue, exchange, key, arguments)
 
     @_one_by_one
     async def unbind(self, queue_name: str, exchange_name: str, key: str, *, owner: object | None = None) -> Binding:
@@ -369,11 +372,7 @@ class Wiring:
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, owner)
-        binding = exchange.find_binding(queue, key)
-        if binding is None:
-            raise NotFoundError(f'queue "{queue_name}" is not bound to exchange "{exchange_name}" with key "{key}"')
-        await self._kept.delete_binding(binding)
-        exchange.remove(binding)
+        binding = await self._bindings.unbind(queue, exchange, key)
         await self._delete_if_unbound(exchange)
         return binding
 

@@ -149,13 +149,13 @@ def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiri
 
 
 def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
-    """The wiring of a version-2 store."""
+    """The wiring of a version-2 store; bindings in the order in which they were made."""
     wiring = Wiring()
     for queue in catalogue.queues():
         wiring.add_queue(queue.queue_id, queue.record, directory, queue.journal_id)
     for exchange in catalogue.exchanges():
         wiring.add_exchange(exchange.exchange_id, exchange.record, directory)
-    for binding in catalogue.bindings():
+    for binding in sorted(catalogue.bindings(), key=lambda each: each.sequence):
         wiring.add_binding(binding.exchange_id, binding.record, directory, binding)
     for general in catalogue.general():
         wiring.add_general(general.general_id, general.record, directory)

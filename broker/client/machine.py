@@ -30,7 +30,7 @@ from formats.amqp_0_10.codes import ErrorCode
 from formats.amqp_0_10.commands import decode_command, decode_result
 
 #: Bytes of the messages that the broker has begun to deliver and not ended, together.
-MOST_MESSAGE_BYTES: Final = 1 << 30
+MOST_MESSAGE_BYTES: Final = 2 << 30
 _TRANSFER: Final = b"\x04\x01"
 
 

@@ -9,11 +9,12 @@ is then kept in `routes`, so that a message usually costs one look-up in a dicti
         queues = exchange.find(key)
 
 `routes` is the same dictionary for as long as the exchange lives. Every change of the bindings empties it, and so does
-a route for which there is no room: publishers may send ever new keys, and one key may lead to very many queues. Types
-that look at more than the key have `routes_by_key` False, and are asked by `route`.
+a route for which there is no room: publishers may send ever new keys, and one key may lead to very many queues. Where
+that is not all, `routes_by_key` is False: the type looks at more than the key, and is asked by `route`, or the exchange
+does more with messages than to route them, and has `sent`. Exchanges that do not, pay nothing for those that do.
 
 A binding is known by its queue and its key; a queue can be bound under many keys, each of them once. Two steps make a
-binding, because a store may come between them: `prepare` says whether it may be made, `add` makes it. Nothing here
+binding, because a store may come between them: `prepare` says whether it may be made, `put` makes it. Nothing here
 waits, stores or checks rights; names, durability and so on are the business of `broker.wiring`.
 
 Source: AMQP 0-10, class exchange.
@@ -26,6 +27,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
+from broker.exchanges.sent_messages import sent_messages
 from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
 from formats.catalogue import BindingEntry
 
@@ -75,18 +77,20 @@ class Exchange(ABC):
 
     Attributes:
         type_name: the name of its type, as clients know it.
-        routes_by_key: whether `routes` and `find` say all; if not, `route` is to be asked about each message.
+        is_keyed: whether the type looks at nothing but the routing key.
+        routes_by_key: whether `routes` and `find` say all that is to be done with a message that is sent to it.
+        sent: what else is done with it; None for nothing.
         routes: routing key -> queues, for some keys. To be read only.
         store_id: its number in the store; None where it is not stored.
         is_deleted: it is gone, and routes nothing.
     """
 
     type_name: ClassVar[str]
-    routes_by_key: ClassVar[bool] = True
+    is_keyed: ClassVar[bool] = True
 
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_routed_queues", "alternate", "arguments", "auto_delete", "durable",
-        "is_deleted", "name", "routes", "store_id",
+        "is_deleted", "name", "routes", "routes_by_key", "sent", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +104,8 @@ class Exchange(ABC):
     ) -> None:
         self.name, self.durable, self.auto_delete = name, durable, auto_delete
         self.alternate, self.arguments = alternate, arguments
+        self.sent = sent_messages(arguments)
+        self.routes_by_key = self.is_keyed and self.sent is None
         self.store_id: int | None = None
         self.is_deleted = False
         self.routes: dict[str, tuple[Queue, ...]] = {}
@@ -159,15 +165,20 @@ class Exchange(ABC):
         return self._by_queue.get(queue, {}).get(key)
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
-        """A binding for `add`; None if it is there already.
+        """A binding for `put`; None if it is there already.
 
         Raises:
             ModelError: there can be no such binding.
         """
         return Binding(queue, key, arguments) if self.find_binding(queue, key) is None else None
 
+    def put(self, binding: Binding) -> list[Binding]:
+        """Have a binding that `prepare` made. Returns those whose place it has taken."""
+        self.add(binding)
+        return []
+
     def add(self, binding: Binding) -> None:
-        """Have a binding that `prepare` made, or that `remove` removed."""
+        """Have a binding that is not there, beside those that are: one that `remove` removed, for example."""
         assert self.find_binding(binding.queue, binding.key) is None
         self._by_queue.setdefault(binding.queue, {})[binding.key] = binding
         self._by_key.setdefault(binding.key, {})[binding.queue] = binding
@@ -183,7 +194,7 @@ class Exchange(ABC):
         """Bind a queue: the binding, or None if it was there. Raises as `prepare` does."""
         binding = self.prepare(queue, key, arguments)
         if binding is not None:
-            self.add(binding)
+            self.put(binding)
         return binding
 
     def unbind(self, queue: Queue, key: str) -> Binding | None:
@@ -207,6 +218,12 @@ class Exchange(ABC):
         self.is_deleted = True
 
     # ---- what is bound ----
+
+    def is_asked_for(self, message: Message, binding: Binding) -> bool:
+        """Whether a binding, on its own, would have this message routed to its queue."""
+        alone = type(self)(self.name)
+        alone.add(Binding(binding.queue, binding.key, binding.arguments))
+        return bool(alone.route(message))
 
     def bound(
         self, queue: Queue | None = None, key: str | None = None, arguments: TypedMap | None = None

@@ -24,7 +24,7 @@ class HeadersExchange(Exchange):
     """An exchange of type headers."""
 
     type_name: ClassVar[str] = "headers"
-    routes_by_key: ClassVar[bool] = False
+    is_keyed: ClassVar[bool] = False
 
     __slots__ = ("_criteria",)
 
@@ -54,13 +54,13 @@ class HeadersExchange(Exchange):
         return tuple(queues)
 
     def match(self, key: str) -> tuple[Queue, ...]:
-        """Not to be asked: a key says nothing here (`routes_by_key`)."""
+        """Not to be asked: a key says nothing here (`is_keyed`)."""
         raise AssertionError(f"the headers exchange {self.name!r} does not route by key ({key!r})")
 
     # ---- bindings ----
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
-        """A binding for `add`; None if it is there already.
+        """A binding for `put`; None if it is there already.
 
         Raises:
             InternalError: the arguments ask for nothing.
@@ -76,7 +76,7 @@ class HeadersExchange(Exchange):
         return super().prepare(queue, key, arguments)
 
     def add(self, binding: Binding) -> None:
-        """Have a binding that `prepare` made, or that `remove` removed."""
+        """Have a binding that is not there, and what it asks for."""
         super().add(binding)
         self._criteria[binding] = parse_criteria(binding.arguments)
 

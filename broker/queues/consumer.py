@@ -25,6 +25,10 @@ class Consumer(Protocol):
     cursor: Entry
     is_waiting: bool
 
+    @property
+    def has_credit(self) -> bool:
+        """Whether it can take a message now."""
+
     def deliver(self, entry: Entry) -> int:
         """Take the message of `entry`. Returns REFUSED, TAKEN, TAKEN_LAST or NOT_FOR_ME."""
 

@@ -59,6 +59,7 @@ class Queue:
         message_count: messages on it, those that consumers hold included.
         acquired_count: those that consumers or transactions hold.
         message_bytes: their content.
+        auto_delete_seconds: how long it stays when it is not used any more, if it is auto-delete.
         is_deleted: it is gone; nothing can be done with it any more.
     """
 
@@ -77,6 +78,7 @@ class Queue:
         "alternate",
         "arguments",
         "auto_delete",
+        "auto_delete_seconds",
         "durable",
         "exclusive_consumer",
         "is_deleted",
@@ -110,6 +112,7 @@ class Queue:
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
+        self.auto_delete_seconds = 0
         self.message_count = self.acquired_count = self.message_bytes = 0
         self._head = end_entry(0)
         self._head.state = GONE
@@ -136,6 +139,11 @@ class Queue:
     def check_room(self, message: Message) -> None:
         """Raises ResourceLimitExceededError if the queue has no room for the message."""
         if self.most_bytes and self.message_bytes + len(message.body) > self.most_bytes:
+            self.check_room_for(1, len(message.body))
+
+    def check_room_for(self, count: int, size: int) -> None:  # noqa: ARG002 – only some kinds count
+        """As `check_room`, for `count` messages with `size` bytes of content."""
+        if self.most_bytes and self.message_bytes + size > self.most_bytes:
             used = f"{self.message_bytes} of {self.most_bytes} bytes are used"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{self.name}": {used}')
 
@@ -346,6 +354,16 @@ class Queue:
     def is_empty(self) -> bool:
         """Whether no message is on it."""
         return self.message_count == 0
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody uses it: it has no owner, and no subscriptions."""
+        return self.owner is None and not self._consumers and not self._browsers
+
+    def has_taker(self) -> bool:
+        """Whether a consumer can take one more message now, when what waits was given to those who can take it."""
+        self.dispatch()
+        return any(consumer.has_credit for consumer in self._consumers)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Offer messages to one more, when `wake` has been called for it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.exchanges.exchange import Exchange
+from broker.exchanges.sent_messages import SentMessages
 from broker.message import Message
 from broker.queues.barriers import Barrier
 from broker.queues.entry import ACQUIRED, LEAVING, Entry
@@ -35,11 +36,12 @@ class LocalTransaction:
         most_bytes: content of the messages that are published in it, at most; 0 for no limit.
     """
 
-    __slots__ = ("_accepted", "_broker", "_bytes", "_most_bytes", "_published")
+    __slots__ = ("_accepted", "_broker", "_bytes", "_most_bytes", "_published", "_sent")
 
     def __init__(self, broker: Broker, most_bytes: int) -> None:
         self._broker, self._most_bytes = broker, most_bytes
         self._published: list[tuple[Message, Sequence[Queue]]] = []
+        self._sent: dict[int, SentMessages] = {}  # place in `_published` -> what its exchange does with it at commit
         self._accepted: dict[Entry, Queue] = {}
         self._bytes = 0
 
@@ -49,10 +51,16 @@ class LocalTransaction:
         Raises:
             ResourceLimitExceededError: the transaction is too large.
         """
+        self.publish_to(message, exchange, self._broker.route(message, exchange))
+
+    def publish_to(self, message: Message, exchange: Exchange, queues: Sequence[Queue]) -> None:
+        """As `publish`, to queues that were found before."""
         self._bytes += len(message.body)
         if self._most_bytes and self._bytes > self._most_bytes:
             raise ResourceLimitExceededError(f"a transaction of more than {self._most_bytes} bytes")
-        self._published.append((message, self._broker.route(message, exchange)))
+        if exchange.sent is not None:
+            self._sent[len(self._published)] = exchange.sent
+        self._published.append((message, queues))
 
     def accept(self, queue: Queue, entry: Entry) -> None:
         """Dequeue an acquired message at commit."""
@@ -71,6 +79,9 @@ class LocalTransaction:
         Raises:
             ModelError: it cannot be done, and nothing was.
         """
+        for place, sent in self._sent.items():
+            message, queues = self._published[place]
+            self._published[place] = sent.number(message), queues
         published = [
             (message, queue) for message, queues in self._published for queue in queues if not queue.is_deleted
         ]
@@ -98,16 +109,17 @@ class LocalTransaction:
             added.append((queue, queue.add_uncommitted(message, next(rids) if queue.keeps(message) else 0)))
         for _, entry in accepted:
             entry.state = LEAVING
+        for place, sent in self._sent.items():
+            sent.keep(self._published[place][0])
         if not self._is_written(published, accepted):
             committed(None)
 
     def _check_room(self, published: list[tuple[Message, Queue]]) -> None:
-        wanted: dict[Queue, int] = {}
+        wanted: dict[Queue, list[int]] = {}
         for message, queue in published:
-            wanted[queue] = wanted.get(queue, 0) + len(message.body)
-        for queue, size in wanted.items():
-            if queue.most_bytes and queue.message_bytes + size > queue.most_bytes:
-                raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}"')
+            wanted.setdefault(queue, []).append(len(message.body))
+        for queue, sizes in wanted.items():
+            queue.check_room_for(len(sizes), sum(sizes))
 
     def _is_written(self, published: list[tuple[Message, Queue]], accepted: list[tuple[Queue, Entry]]) -> bool:
         return any(queue.keeps(message) for message, queue in published) or any(entry.rid for _, entry in accepted)

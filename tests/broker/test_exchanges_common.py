@@ -37,7 +37,7 @@ class TestTypes:
         assert set(STANDARD_EXCHANGES.values()) == set(EXCHANGE_TYPES)
 
     def test_only_headers_needs_more_than_the_key(self) -> None:
-        assert [name for name, kind in EXCHANGE_TYPES.items() if not kind.routes_by_key] == ["headers"]
+        assert [name for name, kind in EXCHANGE_TYPES.items() if not kind.is_keyed] == ["headers"]
 
 
 class TestDirect:

@@ -79,6 +79,12 @@ def shown(rules: Rules, category: str = "Broker", function: str = "broker.server
         ("debug:broker::server", ["debug"]),
         ("notice-:broker::server::listen", ["trace", "debug", "info", "notice"]),
         ("debug:framing", []),
+        ("notice:qpid::", ["notice"]),
+        ("notice:Network", []),
+        ("notice-:server::listen", ["trace", "debug", "info", "notice"]),
+        ("notice:qpid::broker::server::listen", ["notice"]),
+        ("notice:qpid::broker::Broker::run", []),
+        ("debug-:qmf::", []),
     ],
 )
 def test_what_a_rule_shows(rule: str, levels: list[str]) -> None:
@@ -90,6 +96,9 @@ def test_what_disables_wins_over_what_enables() -> None:
     assert shown(Rules(["trace+"], ["trace+:Broker"])) == []
     assert shown(Rules(["trace+"], ["trace+:Broker"]), "Network") == list(LEVELS)
     assert shown(Rules(["trace+:listen"], ["debug-:server"])) == ["info", "notice", "warning", "error", "critical"]
+    assert shown(Rules(["trace+"], ["debug-:qmf::"])) == list(LEVELS)
+    assert shown(Rules(["trace+"], ["trace:Broker"])) == list(LEVELS)[1:]
+    assert shown(Rules(["trace+"], ["trace+:qpid::"])) == []
     assert shown(Rules([], [])) == []
 
 

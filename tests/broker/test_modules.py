@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 
 import pytest
 
 import broker.modules
-from broker.modules import ModuleError, load_store, module_name, options_of
-from broker.options import GROUPS, Table, Values, help_text, read_arguments
+from broker.modules import ModuleError, load_store, module_name, modules_in, options_of
+from broker.options.command_line import read_arguments
+from broker.options.help import help_text
+from broker.options.lookup import Table
+from broker.options.table import GROUPS
+from broker.options.values import Values
 
 
 def points(*pairs: tuple[str, str]) -> Callable[..., EntryPoints]:
@@ -73,3 +78,32 @@ def test_options_of_a_module_are_read_and_shown_with_the_broker_s() -> None:
     assert "--num-jfiles N (8)" in help_text(table)
     assert "num-jfiles" not in help_text(Table(GROUPS))
     assert len(table.by_name) == len(Table(GROUPS).by_name) + sum(1 + bool(each.alias) for each in added.group.options)
+
+
+# ---- a directory of modules ----
+
+
+def test_a_directory_names_modules_by_its_files(tmp_path: Path) -> None:
+    for name in ("legacystore.so", "store.so", "ha.so", "a\nb.so", "store.txt", "readme"):
+        (tmp_path / name).write_bytes(b"\x7fELF")
+    found = modules_in(str(tmp_path))
+    assert found.names == ("legacystore.so", "store.so")
+    wanted = f"{tmp_path}: passed over, since there are no modules of these names: a\\nb.so, ha.so"
+    assert found.warnings == (wanted,)
+    for number in range(1000):
+        (tmp_path / f"b{number:03}.so").touch()
+    (line,) = modules_in(str(tmp_path)).warnings
+    assert line.endswith("b018.so, …")
+    assert load_store(found.names) is not None
+
+
+def test_a_directory_without_modules(tmp_path: Path) -> None:
+    assert modules_in(str(tmp_path)) == ((), ())
+
+
+@pytest.mark.parametrize("name", ["none", "file", "n\0l"])
+def test_a_directory_that_is_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ModuleError, match=r"--module-dir .*: cannot be read: ") as refusal:
+        modules_in(str(tmp_path / name))
+    assert str(refusal.value).isprintable()

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.options import GROUPS, OptionError, Table, Values, help_text, modules_named, read_arguments
+from broker.options.command_line import read_arguments, words_of
+from broker.options.help import help_text
+from broker.options.lookup import Table
+from broker.options.option import Effect, Given, Kind, Option, OptionError
+from broker.options.table import GROUPS
+from broker.options.values import Values
 
 TABLE = Table(GROUPS)
+OPTIONS = [option for group in GROUPS for option in group.options]
 
 
 def values(*arguments: str) -> Values:
@@ -35,6 +45,10 @@ def test_forms_of_an_option_with_a_value(arguments: list[str]) -> None:
         (["--auth", "NO"], False),
         (["--auth=false"], False),
         (["--auth", "--trace"], True),
+        (["--no-auth"], False),
+        (["--no-auth", "yes"], False),
+        (["--no-auth=NO"], True),
+        (["--no-auth", "--trace"], False),
     ],
 )
 def test_forms_of_a_switch(arguments: list[str], is_on: bool) -> None:
@@ -52,15 +66,26 @@ def test_forms_of_flags() -> None:
 
 def test_defaults_are_the_documents() -> None:
     found = values()
-    assert found.number("port") == 5672
-    assert found.number("max-connections") == 500
-    assert found.number("connection-backlog") == 10
+    numbers: Mapping[str, int] = {
+        "port": 5672,
+        "max-connections": 500,
+        "connection-backlog": 10,
+        "default-flow-stop-threshold": 80,
+        "default-flow-resume-threshold": 70,
+        "default-event-threshold-ratio": 80,
+    }
+    assert {name: found.number(name) for name in numbers} == numbers
     assert found.seconds("wait") == 10
+    assert found.seconds("queue-purge-interval") == 600
+    assert found.word("config") == "/etc/qpidd.conf"
     assert found.word("realm") == "QPID"
+    assert found.word("default-message-group") == "qpid.no-group"
     assert found.word("syslog-name") == "qpidd"
-    assert [found.switch(f"log-{part}") for part in ("time", "level", "category", "source", "thread", "function")] == [
-        True, True, True, False, False, False,
-    ]  # fmt: skip
+    assert found.word("syslog-facility") == "LOG_DAEMON"
+    assert found.switch("tcp-nodelay")
+    assert not found.switch("enable-timestamp")
+    parts = ("time", "level", "category", "source", "thread", "function", "hires-timestamp")
+    assert [found.switch(f"log-{part}") for part in parts] == [True, True, True, False, False, False, False]
     assert (found.text("data-dir"), found.texts("interface")) == (None, ())
 
 
@@ -86,6 +111,7 @@ def test_an_option_that_is_repeatable() -> None:
         (["--"], '"--" is not expected here'),
         (["-"], '"-" is not expected here'),
         (["--port"], "--port needs a value: --port PORT"),
+        (["--auth-realm"], "--auth-realm needs a value: --auth-realm REALM"),
         (["--port", "--trace"], "--port needs a value"),
         (["--port", "many"], '--port: "many" is no number from 0 to 65,535'),
         (["--port", "65536"], "is no number from"),
@@ -94,12 +120,20 @@ def test_an_option_that_is_repeatable() -> None:
         (["--port", "9" * 5000], "is no number from"),
         (["--max-connections", "0"], "is no number from 1 to"),
         (["--port=1", "-p", "2"], "--port is given twice"),
+        (["--realm=a", "--auth-realm=b"], "--auth-realm is given twice"),
+        (["--auth=no", "--no-auth"], "--no-auth is given twice"),
         (["--auth=perhaps"], '--auth: "perhaps" is neither yes nor no'),
+        (["--no-auth=perhaps"], '--no-auth: "perhaps" is neither yes nor no'),
+        (["--auth="], '--auth: "" is neither yes nor no'),
         (["--auth", "perhaps"], '"perhaps" is not expected here'),
         (["--daemon=perhaps"], "neither yes nor no"),
         (["--wait", "soon"], '--wait: "soon" is no time'),
         (["--wait", "1m"], "is no time"),
-        (["--data-dir="], "an empty value"),
+        (["--wait", ""], "is no time"),
+        (["--data-dir="], "--data-dir: an empty value"),
+        (["--transport", "rdma"], '--transport: "rdma" is none of tcp'),
+        (["--default-flow-stop-threshold", "101"], '"101" is no number from 0 to 100'),
+        (["--default-flow-stop-threshold", "50"], "--default-flow-resume-threshold is above"),
         (["--da\x1b[2Jta-dir=x"], r"--da\\x1b\[2Jta-dir is no option"),
         (["--" + "x" * 1000], "x…"),
     ],
@@ -113,7 +147,7 @@ def test_what_is_refused(arguments: list[str], text: str) -> None:
 
 @given(st.lists(st.text(max_size=12) | st.sampled_from(["--port", "-p", "=", "--auth", "-dc", "--load-module"])))
 def test_whatever_is_given(arguments: list[str]) -> None:
-    modules_named(arguments)
+    words_of("load-module", arguments)
     refusal = ""
     try:
         values(*arguments)
@@ -122,17 +156,96 @@ def test_whatever_is_given(arguments: list[str]) -> None:
     assert refusal.isprintable()
 
 
-def test_modules_are_known_before_the_rest_is_read() -> None:
-    assert modules_named(["--load-module", "a", "--num-jfiles", "8", "--load-module=b", "--unknown"]) == ["a", "b"]
-    assert modules_named(["--load-module"]) == []
-    assert modules_named([]) == []
+def test_some_options_are_known_before_the_rest_is_read() -> None:
+    arguments = ["--load-module", "a", "--num-jfiles", "8", "--load-module=b", "--unknown", "--no-module-dir"]
+    assert words_of("load-module", arguments) == ["a", "b"]
+    assert words_of("no-module-dir", arguments, has_value=False) == ["yes"]
+    assert words_of("load-module", ["--load-module"]) == []
+    assert words_of("load-module", ["--", "--load-module", "a"]) == []
+    assert words_of("load-module", []) == []
 
 
-def test_options_without_effect_are_told() -> None:
-    found = values("--worker-threads", "4", "--port=1", "--module-dir", "/usr/lib/qpid")
-    threads, directory = found.not_needed()
-    assert threads.startswith("option worker-threads is not needed here and has no effect: ")
-    assert "module-dir" in directory
+# ---- options without effect, and options that are refused ----
+
+
+def something_for(option: Option) -> str:
+    """A value that asks for something."""
+    if option.words:
+        return option.words[0]
+    samples = {Kind.FLAG: "yes", Kind.SWITCH: "yes", Kind.NUMBER: "70", Kind.DURATION: "0.5", Kind.TEXT: "text"}
+    return samples[option.kind]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
+def test_every_option_by_each_of_its_names(option: Option) -> None:
+    text = something_for(option)
+    for name in filter(None, (option.name, option.alias)):
+        if option.effect is Effect.REFUSED:
+            with pytest.raises(OptionError, match=f"--{name} is not to be had here yet: .*; leave it out"):
+                values(f"--{name}={text}")
+            continue
+        found = values(f"--{name}={text}")
+        assert found.texts(option.name) == (text,)
+        (line,) = found.without_effect() or [""]
+        assert line.startswith(f"option {option.name} ") is (option.effect is not Effect.WORKS)
+        assert line.endswith(option.reason)
+
+
+def test_what_is_refused_may_be_off() -> None:
+    found = values(
+        "--require-encryption=no", "--ha-cluster", "no", "--max-queues-per-user=0", "--connection-limit-per-ip", "0"
+    )
+    assert found.without_effect() == []
+    for arguments in (["--require-encryption"], ["--ha-cluster=yes"], ["--queue-limit-per-user=1"], ["--ssl-port=0"]):
+        with pytest.raises(OptionError):
+            values(*arguments)
+
+
+def test_options_without_effect_are_told_without_their_values() -> None:
+    found = values("--worker-threads", "4", "--port=1", "--ha-password", "hunter2")
+    threads, password = found.without_effect()
+    assert threads == "option worker-threads is not needed here and has no effect: one event loop does all the work"
+    assert password.startswith("option ha-password has no effect yet: ")
+    assert "hunter2" not in password
+
+
+# ---- the table ----
+
+
+CONFLICTS: Sequence[tuple[str, str]] = (
+    ("realm", "auth-realm"),
+    ("default-message-group", "default-msg-group"),
+    ("max-queues-per-user", "queue-limit-per-user"),
+    ("no-module-dir", "no-module"),
+)
+
+
+@pytest.mark.parametrize(("name", "other"), CONFLICTS)
+def test_names_that_the_documents_do_not_agree_on(name: str, other: str) -> None:
+    assert TABLE.by_name[name] is TABLE.by_name[other]
+
+
+DOCUMENTED: Final = """
+help version config port worker-threads max-connections connection-backlog staging-threshold mgmt-enable
+mgmt-pub-interval ack daemon wait check quit enable-timestamp require-encryption default-flow-stop-threshold
+default-flow-resume-threshold default-queue-limit default-msg-group default-message-group federation-tag
+link-maintenance-interval link-heartbeat-interval known-hosts-url auth acl-file pid-dir interface transport tcp-nodelay
+max-session-rate queue-purge-interval paging-dir
+trace log-enable log-disable log-time log-level log-source log-thread log-function log-hires-timestamp log-category
+log-prefix log-to-stderr log-to-stdout log-to-file log-to-syslog syslog-name syslog-facility log-output
+module-dir load-module no-module-dir no-module data-dir no-data-dir no-auth realm auth-realm
+connection-limit-per-user connection-limit-per-ip max-queues-per-user queue-limit-per-user
+ssl-cert-db ssl-cert-password-file ssl-cert-name ssl-port ssl-require-client-authentication ssl-sasl-no-dict
+ssl-use-export-policy replication-queue replication-listener-name create-replication-queue
+ha-cluster ha-queue-replication ha-brokers-url ha-public-url ha-replicate ha-username ha-password ha-mechanism
+ha-backup-timeout cluster-cman cluster-mechanism cluster-name cluster-password cluster-size cluster-url
+cluster-username default-event-threshold-ratio watchdog-interval
+"""
+"""000, sections A to D, F, G, M and P; 003, section 16; 004, lines 1264 to 1272, 24698, and 27900 to 27963."""
+
+
+def test_every_option_that_the_documents_name_is_known() -> None:
+    assert [name for name in DOCUMENTED.split() if name not in TABLE.by_name] == []
 
 
 def test_help_has_every_option_with_its_default() -> None:
@@ -144,13 +257,20 @@ def test_help_has_every_option_with_its_default() -> None:
             (line,) = (line for line in lines if f"--{option.name} " in line + " " and line.startswith("  -"))
             assert not option.default or f"({option.default})" in line
     assert any(line.startswith("  -p [ --port ] PORT (5672)") for line in lines)
+    assert any("(--no-auth:" in line for line in lines)
     assert max(map(len, lines)) <= 100
 
 
 def test_the_table_is_sound() -> None:
-    options = [option for group in GROUPS for option in group.options]
-    assert len(TABLE.by_name) == len(options)
-    assert len(TABLE.by_letter) == len([option for option in options if option.short])
-    for option in options:
+    names = [name for option in OPTIONS for name in (option.name, option.alias, option.opposite) if name]
+    assert len(set(names)) == len(names)
+    assert len(TABLE.by_letter) == len([option for option in OPTIONS if option.short])
+    for option in OPTIONS:
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", option.name)
+        assert (option.value == "") is (option.kind is Kind.FLAG)
+        assert (option.reason == "") is (option.effect is Effect.WORKS)
+        assert not option.contrary or TABLE.by_name[option.contrary].contrary == option.name
+        assert not option.opposite or option.kind is Kind.SWITCH
+        assert option.repeatable or not option.adds_up
         if option.default:
-            Values(TABLE, {option.name: [option.default]}).check()
+            Values(TABLE, {option.name: [Given(option.default, "here")]}).check()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import broker.server
 from broker.broker import Broker
 from broker.server import Server
 from formats.amqp_0_10.codes import CloseCode
@@ -45,7 +46,9 @@ def read_to_the_end(peer: RawPeer) -> ConnectionClosedError | PeerGoneError:
 # ---- who is let in ----
 
 
-def test_no_more_connections_than_allowed() -> None:
+def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.server, "_REFUSAL_SECONDS", 0.1)
+
     async def test() -> None:
         async with served(max_connections=2, negotiate_seconds=1000.0) as found:
             first, second = await client(RawPeer, found.port), await client(RawPeer, found.port)
@@ -60,6 +63,55 @@ def test_no_more_connections_than_allowed() -> None:
             with await client(RawPeer, found.port) as fourth:
                 await client(fourth.sync)
             second.close()
+
+    run(test())
+
+
+def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with served(max_connections=1) as found:
+            with await client(RawPeer, found.port) as first:
+                with pytest.raises(ConnectionClosedError) as ended:
+                    await client(RawPeer, found.port)
+                assert ended.value.args[0] == CloseCode.CONNECTION_FORCED
+                assert "as many connections as it may have" in ended.value.args[1]
+                await found.until(lambda: not found.server.refused)
+                monkeypatch.setattr(broker.server, "_MOST_REFUSED", 1)
+                with await client(RawConnection, found.port), await client(RawConnection, found.port) as fourth:
+                    assert await client(is_closed, fourth)
+                    assert len(found.server.refused) == 1
+                await client(first.sync)
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_small_segments_go_out_at_once_or_not(is_on: bool) -> None:
+    async def test() -> None:
+        async with served(tcp_nodelay=is_on) as found:
+            with await client(RawPeer, found.port) as peer:
+                transport: Any = found.connection_of(peer)._transport
+                own = transport.get_extra_info("socket")
+                assert bool(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) is is_on
+
+    run(test())
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.0])
+def test_messages_that_nobody_reads_are_purged_when_they_have_expired(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    async def test() -> None:
+        looks: list[None] = []
+        monkeypatch.setattr(broker.server, "_TICK", 0.01)
+        async with served(queue_purge_seconds=seconds) as found:
+            ticks: list[float] = []
+            monkeypatch.setattr(found.broker, "expire", lambda: looks.append(None))
+            monkeypatch.setattr(found.server.sessions, "tick", ticks.append)
+            await found.until(lambda: len(ticks) > 20)
+            if seconds:
+                await found.until(lambda: len(looks) >= 2)
+        assert bool(looks) is bool(seconds)
 
     run(test())
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from broker.broker import Broker
-from broker.message import Message, StoredForm
+from broker.message import PLAIN_HANDLING, Message, StoredForm
 from broker.queues.consumer import TAKEN_LAST
 from broker.queues.entry import Entry
 from broker.queues.queue import Queue
@@ -24,12 +25,13 @@ OPTIONS = {"num-jfiles": "4", "jfile-size-pgs": "1", "wcache-page-size": "4", "w
 class PlainMessage(Message):
     """A message that is a routing key and a body."""
 
-    __slots__ = ("_crc",)
+    __slots__ = ("_crc", "numbers")
 
     def __init__(self, key: str, body: bytes, *, persistent: bool = True, store: Store | None = None) -> None:
         self.exchange, self.routing_key, self.body = "", key, body
-        self.is_persistent, self.priority, self.expires_at = persistent, 4, 0.0
+        self.is_persistent, self.handling, self.expires_at = persistent, PLAIN_HANDLING, 0.0
         self._crc = None if store is None else store.crc
+        self.numbers: dict[str, int] = {}
 
     def stored_form(self) -> StoredForm:
         assert self._crc is not None
@@ -37,7 +39,12 @@ class PlainMessage(Message):
         return StoredForm((data,), len(data), self._crc((data,)))
 
     def application_headers(self) -> Mapping[str, object]:
-        return {}
+        return self.numbers
+
+    def with_number(self, name: str, number: int) -> PlainMessage:
+        numbered = copy.copy(self)
+        numbered.numbers = {**self.numbers, name: number}
+        return numbered
 
 
 class Taker:
@@ -48,6 +55,10 @@ class Taker:
         self.cursor: Any = None
         self.taken: list[Entry] = []
         self.is_told = False
+
+    @property
+    def has_credit(self) -> bool:
+        return not self.taken
 
     def deliver(self, entry: Entry) -> int:
         self.taken.append(entry)

@@ -276,6 +276,10 @@ class Recorder:
     def bodies(self) -> list[bytes]:
         return [entry.message.body for entry in self.entries]
 
+    @property
+    def has_credit(self) -> bool:
+        return self.credit > 0
+
     def deliver(self, entry: Entry) -> int:
         if not self.credit:
             return REFUSED

@@ -56,8 +56,10 @@ class RunningBroker:
 
     def command(self, *options: str) -> list[str]:
         """The command line."""
-        fixed = ("--load-module", "store", "--data-dir", str(self.data_directory), "--port", "0", "--auth", "no")
-        return [sys.executable, *self.runner, "-m", "broker.qpidd", *fixed, *self.options, *options]
+        fixed = ("--load-module", "store", "--data-dir", str(self.data_directory), "--port", "0")
+        given = (*self.options, *options)
+        auth = () if "--auth" in given else ("--auth", "no")
+        return [sys.executable, *self.runner, "-m", "broker.qpidd", *fixed, *auth, *given]
 
     def launch(self, *options: str) -> None:
         """Start the process and do not wait for its port."""

@@ -2,7 +2,8 @@
 
 A command has up to three segments (command, header, body), each of one frame or of several. Nearly every command that
 comes often is either one frame, or a transfer of exactly three; those are taken from the read buffer as they lie there.
-All others go through `_Partial`, one for each channel, which keeps what has come so far.
+All others go through `_Partial`, one for each channel, which keeps what has come so far; content stays in the pieces
+that it came in (`broker.content`).
 
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
@@ -15,8 +16,9 @@ Source: AMQP 0-10, transport (frames, segments, tracks).
 from __future__ import annotations
 
 import sys
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from broker.content import Content, Gathering
 from formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
@@ -68,7 +70,7 @@ class Receiver(Protocol):
     def control(self, channel: int, payload: bytes) -> None:
         """A control has come: class, code and fields."""
 
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command has come, with its header segment and its body; None if it has none."""
 
     def begins(self, channel: int) -> bool:
@@ -76,6 +78,14 @@ class Receiver(Protocol):
 
     def too_large(self, channel: int) -> None:
         """What has been begun holds more than it may, with the command of `channel`, which is dropped."""
+
+
+class Begun(NamedTuple):
+    """A message of which a part has come: its command and header, and what there is of its content."""
+
+    payload: bytes
+    header: bytes
+    body: Content
 
 
 class _Partial:
@@ -86,7 +96,7 @@ class _Partial:
     def __init__(self, *, is_dropped: bool) -> None:
         self.payload = bytearray()  # not a list of what came: that may come in pieces of a byte
         self.header: bytearray | None = None
-        self.body: bytearray | None = None
+        self.body: Gathering | None = None
         self.segment = COMMAND
         self.segment_is_open = True
         self.small_bytes = 0
@@ -94,7 +104,8 @@ class _Partial:
 
     @property
     def size(self) -> int:
-        return len(self.payload) + len(self.header or b"") + len(self.body or b"")
+        body = 0 if self.body is None else self.body.size
+        return len(self.payload) + len(self.header or b"") + body
 
 
 class Assembler:
@@ -215,11 +226,27 @@ class Assembler:
             self._count(-partial.size)
             partial.payload, partial.header, partial.body = bytearray(), None, None
 
+    def forget(self, channel: int) -> None:
+        """Forget the command that has been begun on `channel`: the peer has ended its session, and nothing follows."""
+        self.drop(channel)
+        self._partial.pop(channel, None)
+
+    def begun(self, channel: int) -> Begun | None:
+        """The message that has been begun on `channel`; None if there is none, or nothing of its content."""
+        partial = self._partial.get(channel)
+        if partial is None or partial.is_dropped or partial.header is None or partial.body is None:
+            return None
+        return Begun(bytes(partial.payload), bytes(partial.header), partial.body.content())
+
     def close(self) -> None:
         """Forget all that has been begun."""
         for channel in list(self._partial):
             self.drop(channel)
         self._rest = b""
+
+    def leave(self) -> None:
+        """Let go of the receiver, after `close`: each holds the other, and nothing else would free them soon."""
+        del self._receiver
 
     def _count(self, size: int) -> None:
         self.pending_bytes += size
@@ -274,8 +301,8 @@ class Assembler:
             partial.header += payload
         else:
             if partial.body is None:
-                partial.body = bytearray()
-            partial.body += payload
+                partial.body = Gathering()
+            partial.body.add(payload)
         self._count(len(payload))
         if self.pending_bytes > self.max_body or self._budget.used > self._budget.most:
             self.drop(channel)
@@ -286,5 +313,5 @@ class Assembler:
         self._count(-partial.size)
         if not partial.is_dropped:
             header = None if partial.header is None else bytes(partial.header)
-            body = None if partial.body is None else bytes(partial.body)
+            body = None if partial.body is None else partial.body.content()
             self._receiver.command(channel, bytes(partial.payload), header, body)

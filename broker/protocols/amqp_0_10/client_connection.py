@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.content import Content
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
 from broker.protocols.amqp_0_10.session import Session, State
@@ -164,15 +165,15 @@ class ClientConnection(Connection[ClientSession]):
 
     def _detached(self, session: ClientSession, code: int) -> None:
         del self.sessions[session.channel]
-        self.drop_partial(session.channel)
+        self.forget_partial(session.channel)
         session.detached()
         session.on_detached(code)
 
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command has come."""
         session = self.sessions.get(channel)
         if session is not None and session.state is not State.ATTACHING:
-            session.on_command(payload, header, body)
+            session.on_command(payload, header, None if body is None else bytes(body))
 
     def too_large(self, channel: int) -> None:
         """A message is larger than this client takes."""

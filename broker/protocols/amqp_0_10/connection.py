@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
+from broker.content import Buffer, Content
 from broker.protocols.amqp_0_10.assembly import Assembler, Budget, FramingError
 from broker.protocols.amqp_0_10.session import Session
 from formats.amqp_0_10.codes import CloseCode
@@ -70,7 +71,7 @@ class Connection(ABC, Generic[SessionT]):
 
     def __init__(self, max_message_bytes: int, budget: Budget | None = None) -> None:
         self.phase = Phase.HEADER
-        self.output: list[bytes] = []
+        self.output: list[Buffer] = []
         self.max_frame = MIN_MAX_FRAME
         self.sessions: dict[int, SessionT] = {}
         self.close_code = 0
@@ -96,7 +97,7 @@ class Connection(ABC, Generic[SessionT]):
         """session.attach, attached, detach or detached has come."""
 
     @abstractmethod
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command has come."""
 
     def begins(self, channel: int) -> bool:
@@ -182,12 +183,21 @@ class Connection(ABC, Generic[SessionT]):
             self.on_session_control(name, channel, values)
         else:
             session = self.sessions.get(channel)
-            if session is not None:  # or it was detached from this end, and the peer does not know yet
+            if session is None:
+                self.on_unattached(channel)
+            else:
                 session.on_control(name, values)
 
+    def on_unattached(self, channel: int) -> None:
+        """Something has come on a channel without a session: it was detached from this end, or never attached."""
+
     def drop_partial(self, channel: int) -> None:
-        """A session is gone: so is what has come of its next command."""
+        """A session is gone: so is what has come of its next command, and what may still come of it."""
         self._assembler.drop(channel)
+
+    def forget_partial(self, channel: int) -> None:
+        """As `drop_partial`, when the peer knows that the session is gone: nothing more of the command comes."""
+        self._assembler.forget(channel)
 
     # ---- sending ----
 
@@ -207,7 +217,7 @@ class Connection(ABC, Generic[SessionT]):
         if not output:
             return b""
         self._has_sent = True
-        data = b"".join(output) if len(output) > 1 else output[0]
+        data = b"".join(output)
         output.clear()
         return data
 
@@ -237,8 +247,13 @@ class Connection(ABC, Generic[SessionT]):
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.CLOSED
             self.pause()  # what comes after that is of no interest
-            self._assembler.close()
             self.on_closed()
+            self._assembler.close()
+
+    def dismantle(self) -> None:
+        """The socket is gone, and nobody calls any more: let go of what holds this, so that it is freed at once."""
+        self.closed()
+        self._assembler.leave()
 
     # ---- time ----
 

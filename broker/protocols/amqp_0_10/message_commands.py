@@ -5,6 +5,7 @@
     reject      it goes to the queue's alternate exchange; without one it is dequeued
     acquire     what was only shown is the client's, unless somebody else has it
     subscribe, cancel, set-flow-mode, flow, flush, stop      a consumer and its credit
+    resume      how much is here of a message whose transfer was interrupted (see `interrupted`)
 
 Each takes the session, the command's number and its fields. Those for which something is written are held until it is
 on the disk.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import (
+    IllegalArgumentError,
     InvalidArgumentError,
     ModelError,
     NotAllowedError,
@@ -188,6 +190,16 @@ def _stop(session: ServerSession, _number: int, values: _Values) -> None:
     _find(session, values).stop()
 
 
+def _resume(session: ServerSession, number: int, values: _Values) -> None:
+    destination, resume_id = values["destination"] or "", values["resume_id"]
+    if resume_id is None:
+        raise IllegalArgumentError("No resume-id is given")
+    if destination not in session.broker.exchanges:
+        raise NotFoundError(f"Exchange not found: {destination}")
+    offset = session.connection.resume_message(resume_id)
+    session.send_result(number, encode_result("message.resume", offset=offset))
+
+
 def _purge(session: ServerSession, number: int, values: _Values) -> None:
     _, is_written = session.find_queue(values["queue"]).purge()
     if is_written:
@@ -206,5 +218,6 @@ MESSAGE_COMMANDS: Final[dict[str, Callable[[ServerSession, int, _Values], None]]
     "message.flow": _flow,
     "message.flush": _flush,
     "message.stop": _stop,
+    "message.resume": _resume,
     "queue.purge": _purge,
 }

@@ -1,7 +1,7 @@
 """The broker's end of a connection: it asks who the client is, sets the limits, and has its sessions attached.
 
 Output is bounded: a session stops delivering when `room` is used up, or when the socket takes no more (`can_send`), and
-goes on when the output was written.
+goes on when the output was written. A message that is larger than that goes out as a stream (see `streaming`).
 
 Source: AMQP 0-10, connection and session.
 """
@@ -13,14 +13,17 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from broker.content import Content
 from broker.errors import ModelError
 from broker.logs import log_of
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
+from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
 from broker.protocols.amqp_0_10.server_session import ServerSession
-from broker.protocols.amqp_0_10.session import State
+from broker.protocols.amqp_0_10.session import DetachError, State
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.protocols.amqp_0_10.transfer import TransferReader
+from broker.protocols.amqp_0_10.streaming import Stream
+from broker.protocols.amqp_0_10.transfer import TimestampingReader, TransferReader
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
 from broker.settings import BrokerSettings
@@ -66,13 +69,14 @@ class ServerConnection(Connection[ServerSession]):
         authentication: which mechanisms there are.
         is_local: whether the client is on this host.
         now: seconds of a clock that does not go back.
+        refusal: why the client is to be told that it may not connect; empty if it may.
 
     Attributes:
         user: who the client is; empty until it is known.
         room: bytes that may be sent before others have their turn.
         can_send: whether the socket takes messages.
-        checks_user_ids: whether messages may only have the user's own id.
         transfers: reads the messages that come.
+        streams: channel -> what its session sends in portions.
     """
 
     def __init__(
@@ -85,11 +89,13 @@ class ServerConnection(Connection[ServerSession]):
         *,
         is_local: bool,
         now: Callable[[], float],
+        refusal: str = "",
     ) -> None:
         super().__init__(settings.max_message_bytes, sessions.budget)
         self._assembler.most_at_once = AT_ONCE
         self._host, self._registry, self._turn, self._settings = host, sessions, turn, settings
         self._authentication, self._is_local, self._now = authentication, is_local, now
+        self._refusal = refusal
         self._mechanism: ServerMechanism | None = None
         self._sasl_steps = 0
         self._is_tuned = False
@@ -97,8 +103,11 @@ class ServerConnection(Connection[ServerSession]):
         self.user = ""
         self.room = ROOM
         self.can_send = True
-        self.checks_user_ids = settings.auth
-        self.transfers = TransferReader()
+        make_reader = TimestampingReader if settings.enable_timestamp else TransferReader
+        self.transfers = make_reader(object(), checks_user_ids=settings.auth)
+        self.transfers.take_interrupted = self._take_interrupted
+        self.streams: dict[int, Stream] = {}
+        self._told: set[int] = set()  # channels without a session, of which the client was told so
 
     # ---- the host's side ----
 
@@ -109,6 +118,8 @@ class ServerConnection(Connection[ServerSession]):
 
     def write_output(self) -> None:
         """Send what there is; those who had no room left go on in the next turn."""
+        if self.streams and self.can_send:
+            self._take_portions()
         data = self.take_output()
         if data:
             self._host.write(data)
@@ -117,6 +128,21 @@ class ServerConnection(Connection[ServerSession]):
             self.room = ROOM
             if not had_room and self.can_send:
                 self._wake_sessions()
+
+    def _take_portions(self) -> None:
+        """Put a portion of the streams, one after the other, into the output; the next turn goes on with the next."""
+        streams, left = self.streams, MOST_AT_ONCE
+        share = MOST_AT_ONCE // len(streams)
+        while streams and left > 0:
+            channel = next(iter(streams))
+            stream = streams.pop(channel)
+            left -= stream.take(self.output, share)
+            if stream.is_over:
+                self.sessions[channel].stream_ended()
+            else:
+                streams[channel] = stream
+        if streams:
+            self.has_output()
 
     def pause_sending(self) -> None:
         """The socket takes no more."""
@@ -129,6 +155,8 @@ class ServerConnection(Connection[ServerSession]):
         if self.phase not in (Phase.CLOSING, Phase.CLOSED):
             self.can_send = True
             self._wake_sessions()
+            if self.streams:
+                self.has_output()
 
     def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
         """As `Connection.close`: and no message goes out after it, only to come back as redelivered."""
@@ -147,6 +175,11 @@ class ServerConnection(Connection[ServerSession]):
         """As `Connection.resume`, and let the host know."""
         super().resume()
         self._host.resumed()
+
+    def dismantle(self) -> None:
+        """As `Connection.dismantle`."""
+        super().dismantle()
+        del self.transfers.take_interrupted
 
     def on_closed(self) -> None:
         """The connection is closed, or lost: its sessions wait to be attached again, or end."""
@@ -193,6 +226,9 @@ class ServerConnection(Connection[ServerSession]):
         elif name == "connection.tune-ok" and self.user and not self._is_tuned:
             self._tune(values)
         elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
+            if self._refusal:  # only here: before it, clients take it for a matter of passwords
+                self.close(CloseCode.CONNECTION_FORCED, self._refusal)
+                return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
         else:
@@ -262,15 +298,22 @@ class ServerConnection(Connection[ServerSession]):
             session = self.sessions.get(channel)
             if session is not None:
                 self._let_go(session)
+            self.forget_partial(channel)
         else:
             raise FramingError(f"{name} is not to come from a client")
 
     def _attach(self, channel: int, name: bytes, *, force: bool) -> None:
         if channel > self._channel_max:
             raise FramingError(f"channel {channel}: {self._channel_max} is the last one")
-        if channel in self.sessions:
+        attached = self.sessions.get(channel)
+        if attached is not None and attached.name == name and attached.state is State.ATTACHED:
+            attached.send_control("session.attached", name=name)  # rule idempotence
+            return
+        if attached is not None:
             self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
             return
+        self.forget_partial(channel)
+        self._told.discard(channel)
         session = self._registry.find(self.user, name)
         if session is not None and session.is_failed:  # while it was detached
             self._registry.end(session)
@@ -291,7 +334,11 @@ class ServerConnection(Connection[ServerSession]):
 
     def give_up(self, session: ServerSession) -> None:
         """Another connection wants the session."""
-        self._send_detached(session.channel, session.name, DetachCode.SESSION_BUSY)
+        self._detach_from_here(session, DetachCode.SESSION_BUSY)
+
+    def _detach_from_here(self, session: ServerSession, code: DetachCode) -> None:
+        self._send_detached(session.channel, session.name, code)
+        self._told.add(session.channel)
         self._let_go(session)
 
     def _detach(self, channel: int, name: bytes) -> None:
@@ -301,12 +348,23 @@ class ServerConnection(Connection[ServerSession]):
             return
         self._send_detached(channel, name, DetachCode.NORMAL)
         self._let_go(session)
+        self.forget_partial(channel)
 
     def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
         self.send_session_control(channel, "session.detached", name=name, code=code)
 
+    def on_unattached(self, channel: int) -> None:
+        """Something has come on a channel without a session: say so, once."""
+        if channel not in self._told:
+            self._told.add(channel)
+            self._send_detached(channel, b"", DetachCode.NOT_ATTACHED)
+
     def _let_go(self, session: ServerSession) -> None:
         self.sessions.pop(session.channel, None)
+        self.streams.pop(session.channel, None)
+        begun = self._assembler.begun(session.channel)
+        if begun is not None:
+            self._registry.interrupted.keep(self.user, begun, self._now())
         self.drop_partial(session.channel)
         session.detached()
         self._registry.detached(session, self._now())
@@ -317,15 +375,36 @@ class ServerConnection(Connection[ServerSession]):
         self._registry.end(session)
         session.detach()
 
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+    def begins(self, channel: int) -> bool:
+        """As `Connection.begins`."""
+        is_attached = super().begins(channel)
+        if not is_attached:
+            self.on_unattached(channel)
+        return is_attached
+
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command has come."""
         session = self.sessions.get(channel)
         if session is None:
             if self.phase is Phase.NEGOTIATING:
                 raise FramingError("a command before the connection is open")
-            return  # of a session that was detached from this end
+            self.on_unattached(channel)
+            return
         if session.state is State.ATTACHED:
-            session.on_command(payload, header, body)
+            try:
+                session.on_command(payload, header, body)
+            except DetachError as error:
+                _LOG.info("Session %r: %s", session.name, error)
+                self._detach_from_here(session, error.code)
+
+    # ---- messages that were interrupted ----
+
+    def resume_message(self, resume_id: str) -> int:
+        """The client goes on with a message. Returns how many bytes of its content are here."""
+        return self._registry.interrupted.resume(self.user, resume_id)
+
+    def _take_interrupted(self, resume_id: str, body: Content | None) -> tuple[bytes, Content] | None:
+        return self._registry.interrupted.take(self.user, resume_id, body)
 
     def too_large(self, channel: int) -> None:
         """A message was larger than may be."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.content import Content
 from broker.errors import (
     IllegalArgumentError,
     IllegalStateError,
@@ -38,9 +39,10 @@ from broker.protocols.amqp_0_10.deliveries import Deliveries
 from broker.protocols.amqp_0_10.error_codes import code_of
 from broker.protocols.amqp_0_10.message_commands import MESSAGE_COMMANDS
 from broker.protocols.amqp_0_10.sequence import wrap
-from broker.protocols.amqp_0_10.session import Session, State
+from broker.protocols.amqp_0_10.session import State
+from broker.protocols.amqp_0_10.streaming import StreamingSession
 from broker.protocols.amqp_0_10.subscription import Subscription
-from broker.protocols.amqp_0_10.transfer import user_id_of
+from broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
 from broker.queues.entry import ACQUIRED, Entry
 from broker.queues.queue import Queue
 from broker.transactions.local import LocalTransaction
@@ -49,6 +51,7 @@ from formats.amqp_0_10.errors import Amqp010Error
 
 if TYPE_CHECKING:
     from broker.broker import Broker
+    from broker.exchanges.exchange import Exchange
     from broker.protocols.amqp_0_10.server_connection import ServerConnection
 
 _LOG: Final = log_of("Protocol")
@@ -58,7 +61,7 @@ _DESTINATIONS_KEPT: Final = 256
 _FRAMES_OF_TRANSFER: Final = 512  # bytes of a frame that a header or body does not have: its head, with room to spare
 
 
-class ServerSession(Session):
+class ServerSession(StreamingSession):
     """A session, as the broker has it.
 
     Args:
@@ -80,7 +83,7 @@ class ServerSession(Session):
     connection: ServerConnection
 
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
-        super().__init__(name, 0, None)
+        super().__init__(name)
         self.broker, self.user = broker, user
         self.clock = broker.clock
         self.can_send = False
@@ -93,7 +96,7 @@ class ServerSession(Session):
         self.deliveries = Deliveries()
         self.transaction: LocalTransaction | None = None
         self._flushes: list[tuple[int, Subscription]] = []
-        self._running = 0
+        self._stopped: list[ServerConnection] = []  # until a command that takes time is done
         self._told: tuple[int, int] = (-1, 0)
 
     # ---- attached to a connection ----
@@ -102,8 +105,9 @@ class ServerSession(Session):
         """A connection has it."""
         self.connection = connection
         self.reattach(channel, connection)
-        if self._running:
+        if self._stopped:
             connection.pause()
+            self._stopped.append(connection)
         self.most_plain_bytes = connection.max_frame - _FRAMES_OF_TRANSFER
         self.can_send = connection.can_send
         for subscription in self.subscriptions.values():
@@ -123,12 +127,18 @@ class ServerSession(Session):
 
     def wake_all(self) -> None:
         """The connection takes messages again."""
-        self.can_send = self.transport is not None and self.connection.can_send and not self.is_failed
+        is_attached = self.transport is not None and not self.is_failed
+        self.can_send = is_attached and not self.is_streaming and self.connection.can_send
         if self.can_send:
             for subscription in list(self.subscriptions.values()):
                 subscription.wake()  # which may find that its queue is gone, and end the session
             if self._flushes:
                 self._go_on_flushing()
+
+    @property
+    def publisher(self) -> object:
+        """What messages that come over its connection, the last one that it had, are known by."""
+        return self.connection.transfers.publisher
 
     def grant_timeout(self, seconds: int) -> int:
         """How long it may be kept when it is detached."""
@@ -136,7 +146,7 @@ class ServerSession(Session):
 
     # ---- commands come ----
 
-    def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+    def on_command(self, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command has come: do it."""
         if self.is_failed:
             return
@@ -177,18 +187,17 @@ class ServerSession(Session):
     def run(self, number: int, payload: bytes, work: Coroutine[Any, Any, None]) -> None:
         """Do what takes time, with the connection stopped; the command is completed when it is done."""
         self.postpone(number)
-        self._running += 1
         connection = self.connection
         connection.pause()
+        self._stopped.append(connection)
 
         def done(error: ModelError | None) -> None:
             if error is not None and not self.is_failed:
                 self.fail_command(number, payload, error)
-            self._running -= 1
             self.completed_later(number)
-            connection.resume()
-            if self.connection is not connection:  # another one has the session by now, and waits too
-                self.connection.resume()
+            stopped, self._stopped = self._stopped, []
+            for each in stopped:  # others may have taken the session over meanwhile, one from another
+                each.resume()
 
         connection.run(work, done)
 
@@ -204,7 +213,7 @@ class ServerSession(Session):
 
     # ---- message.transfer ----
 
-    def _transfer(self, number: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+    def _transfer(self, number: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         destination = self._destinations.get(payload)
         if destination is None:
             destination = self._read_destination(payload)
@@ -212,15 +221,27 @@ class ServerSession(Session):
         exchange = broker.exchanges.get(destination)
         if exchange is None:
             raise NotFoundError(f"Exchange not found: {destination}")
+        transfers = self.connection.transfers
         try:
-            message = self.connection.transfers.read(header or b"", body, destination, self.clock)
+            message = transfers.read(header or b"", body, destination, self.clock)
         except Amqp010Error as error:
             raise InvalidArgumentError(f"message.transfer: {error}") from error
-        if self.connection.checks_user_ids:
-            self._check_user_id(message.header)
+        if transfers.has_rare:
+            if transfers.checks_user_ids:
+                self._check_user_id(message.header)
+            if message.handling.is_immediate:
+                self._transfer_immediate(number, message, exchange)
+                return
         if self.transaction is not None:
             self.transaction.publish(message, exchange)
         elif broker.publish(message, exchange):
+            self.hold(number)
+
+    def _transfer_immediate(self, number: int, message: TransferMessage, exchange: Exchange) -> None:
+        queues = self.broker.route_immediate(message, exchange)
+        if self.transaction is not None:
+            self.transaction.publish_to(message, exchange, queues)
+        elif self.broker.publish_to(message, exchange, queues):
             self.hold(number)
 
     def _read_destination(self, payload: bytes) -> str:
@@ -241,6 +262,15 @@ class ServerSession(Session):
         most = self.broker.settings.max_message_bytes
         error = ResourceLimitExceededError(f"a message is larger than {most} bytes")
         self.fail_command(self.received, _TRANSFER, error)
+
+    def stream_began(self) -> None:
+        """A command goes out in portions: no message goes out before it has."""
+        self.can_send = False
+
+    def stream_ended(self) -> None:
+        """It is out."""
+        super().stream_ended()
+        self.wake_all()
 
     # ---- deliveries ----
 
@@ -287,7 +317,15 @@ class ServerSession(Session):
         if queue.is_deleted:
             return
         queue.remove_consumer(subscription)
-        if queue.auto_delete and not queue.consumer_count and queue.owner is None:
+        self._leave(queue)
+
+    def _leave(self, queue: Queue) -> None:
+        """A queue has lost a consumer or its owner: if it is auto-delete, and nobody is left, it goes, now or later."""
+        if not queue.auto_delete or not queue.is_left or queue.is_deleted:
+            return
+        if queue.auto_delete_seconds:
+            self.broker.idle_queues.begin(queue)
+        else:
             self.connection.run(self.broker.wiring.delete_if_unused(queue), _ignore)
 
     def flush(self, number: int, subscription: Subscription) -> None:
@@ -434,8 +472,7 @@ class ServerSession(Session):
     def _disown(self, queue: Queue) -> None:
         if queue.owner is self:
             queue.owner = None
-        if queue.auto_delete and not queue.is_deleted:
-            self.connection.run(self.broker.wiring.delete_if_unused(queue), _ignore)
+        self._leave(queue)
 
 
 def _ignore(_error: ModelError | None) -> None:

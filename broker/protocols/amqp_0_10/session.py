@@ -11,7 +11,8 @@ be, when it is asked to, so that they need not be told again (`known-completed`)
     resuming    who attaches again says with command-point where its stream goes on; both replay what was not completed;
                 a command whose number was seen before is passed over
 
-Controls that the other end should not send, or that make no sense, raise `DetachError` or FramingError.
+Controls that the other end should not send, or that make no sense, raise FramingError; what only this session cannot
+go on after raises `DetachError`.
 
 Source: AMQP 0-10, session and execution.
 """
@@ -21,9 +22,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
+from itertools import chain
 from typing import Any, Final, Protocol
 
+from broker.content import Buffer, Content
 from broker.protocols.amqp_0_10.assembly import FramingError
+from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
 from broker.protocols.amqp_0_10.sequence import (
     Completed,
     Ranges,
@@ -38,9 +42,23 @@ from formats.amqp_0_10.codes import DetachCode
 from formats.amqp_0_10.commands import encode_command, encode_control
 from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
-MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption; a session that has more cannot be resumed
+MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption before the last command; with more there is none
+_FOR_EVER: Final = 0xFFFFFFFF  # seconds: what a timeout that is left out asks for
 _RANGE_BYTES: Final = 8  # of a range in a sequence-set
 _CONTROL_BYTES: Final = 18  # of a frame with a control that has nothing but a sequence-set, without its ranges
+
+
+class DetachError(FramingError):
+    """The session cannot go on, and whoever has it detaches it; the connection can.
+
+    Args:
+        code: what the peer is told.
+        text: what was wrong.
+    """
+
+    def __init__(self, code: DetachCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class State(Enum):
@@ -56,7 +74,7 @@ class Transport(Protocol):
     """What a session needs of the connection that it is attached to."""
 
     max_frame: int
-    output: list[bytes]
+    output: list[Buffer]
 
     def has_output(self) -> None:
         """Something was put into `output`."""
@@ -67,7 +85,7 @@ class _Sent:
 
     __slots__ = ("body", "header", "number", "payload")
 
-    def __init__(self, number: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
+    def __init__(self, number: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         self.number, self.payload, self.header, self.body = number, payload, header, body
 
     @property
@@ -107,7 +125,9 @@ class Session:
         self._syncs: deque[int] = deque()
         self._replay: deque[_Sent] = deque()
         self._replay_bytes = 0
-        self._has_point = False  # whether the peer has said where its stream begins
+        self._has_point = False  # whether the peer has said where its stream begins, or goes on
+        self._is_known = False  # whether it has ever said so
+        self._has_forgotten = False  # whether something that was sent could not be kept
 
     # ---- for those who make it what it is ----
 
@@ -135,7 +155,7 @@ class Session:
         """Send a command without content. Returns its number."""
         return self.send_payload(encode_command(name, sync=sync, **values))
 
-    def send_payload(self, payload: bytes, header: bytes | None = None, body: bytes | None = None) -> int:
+    def send_payload(self, payload: bytes, header: bytes | None = None, body: Content | None = None) -> int:
         """Send a command that is encoded. Returns its number."""
         number = self.sent
         self.sent = number + 1
@@ -145,19 +165,26 @@ class Session:
             self._write(payload, header, body)
         return number
 
-    def _write(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
-        assert self.transport is not None
-        frames = encode_command_frames(self.channel, payload, header, body, self.transport.max_frame)
-        self.transport.output.extend(frames)
-        self.transport.has_output()
+    def _write(self, payload: bytes, header: bytes | None, body: Content | None) -> None:
+        transport = self.transport
+        assert transport is not None
+        if body is None or (isinstance(body, bytes) and not is_large(body)):
+            transport.output.extend(encode_command_frames(self.channel, payload, header, body, transport.max_frame))
+        else:
+            transport.output.extend(chain(*content_frames(self.channel, payload, header, body, transport.max_frame)))
+        transport.has_output()
 
     def _keep(self, sent: _Sent) -> None:
         self._replay.append(sent)
         self._replay_bytes += sent.size
-        if self._replay_bytes > MOST_REPLAY_BYTES:
-            self.is_resumable = False
-            self._replay.clear()
-            self._replay_bytes = 0
+        if self._replay_bytes - sent.size > MOST_REPLAY_BYTES:  # one message, however large, can be sent again
+            self._has_forgotten = True
+            self._keep_nothing()
+
+    def _keep_nothing(self) -> None:
+        self.is_resumable = False
+        self._replay.clear()
+        self._replay_bytes = 0
 
     def _forget(self, ranges: list[tuple[int, int]]) -> None:
         """The peer has these, in merged ranges: they need not be sent again."""
@@ -184,10 +211,10 @@ class Session:
         """A command has come: its number; -1 if it was seen before and is to be passed over.
 
         Raises:
-            FramingError: the peer has not said where its stream begins.
+            DetachError: the peer has not said where its stream begins, since the session was attached.
         """
         if not self._has_point:
-            raise FramingError("a command before command-point")
+            raise DetachError(DetachCode.UNKNOWN_IDS, "a command before command-point")
         number = self.received
         self.received = number + 1
         return -1 if number < self._seen else number
@@ -284,14 +311,15 @@ class Session:
         if values["command_offset"]:
             raise FramingError("command-point within a command: what was begun on another connection is not kept")
         given = values["command_id"] or 0
-        number = unwrap(given, self.received) if self._has_point else given
-        if number > self.received and self._has_point:
-            raise FramingError(f"command-point {number} leaves out commands from {self.received} on")
-        if not self._has_point:
+        expected = max(self.received, self._seen)  # it may have begun to send again, and not come as far as before
+        number = unwrap(given, expected) if self._is_known else given
+        if number > expected and self._is_known:
+            raise FramingError(f"command-point {number} leaves out commands from {expected} on")
+        if not self._is_known:
             self.completed = Completed(number)
             self._settled = self._seen = number
         self._seen = max(self._seen, self.received)
-        self._has_point = True
+        self._has_point = self._is_known = True
         self.received = number
 
     def _on_completed(self, values: dict[str, Any]) -> None:
@@ -322,7 +350,9 @@ class Session:
 
     def _on_flush(self, values: dict[str, Any]) -> None:
         if values["expected"]:
-            self.send_control("session.expected", commands=wrap_ranges([(self.received, self.received)]))
+            following = max(self.received, self._seen)
+            expected = [(following, following)] if self._is_known else []  # none: the session is a new one
+            self.send_control("session.expected", commands=wrap_ranges(expected))
         if values["confirmed"]:
             self.send_control("session.confirmed", commands=self._completed_ranges())
         if values["completed"]:
@@ -338,13 +368,16 @@ class Session:
                 self.received = last + 1
 
     def _on_request_timeout(self, values: dict[str, Any]) -> None:
-        self.timeout = self.grant_timeout(values["timeout"] or 0)
-        self.is_resumable = self.timeout > 0
+        self._on_timeout(values)
         self.send_control("session.timeout", timeout=self.timeout)
 
     def _on_timeout(self, values: dict[str, Any]) -> None:
-        self.timeout = self.grant_timeout(values["timeout"] or 0)
-        self.is_resumable = self.timeout > 0
+        wanted = values["timeout"]
+        self.timeout = self.grant_timeout(_FOR_EVER if wanted is None else wanted)
+        if not self.timeout:
+            self._keep_nothing()
+        elif not self._has_forgotten:
+            self.is_resumable = True
 
     # ---- attaching, detaching ----
 
@@ -381,6 +414,7 @@ class Session:
         """Another connection has it now."""
         self.channel, self.transport = channel, transport
         self.state = State.ATTACHING
+        self._has_point = False
 
 
 #: Control -> what a session does with it; attaching and detaching are the connection's.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from broker.broker import Broker
 from broker.protocols.amqp_0_10.assembly import Budget
+from broker.protocols.amqp_0_10.interrupted import InterruptedMessages
 from broker.protocols.amqp_0_10.server_session import ServerSession
 
 
@@ -20,12 +21,16 @@ class SessionRegistry:
         broker: the model.
 
     Attributes:
-        budget: what the messages may hold of which a part has come, over all connections.
+        budget: what the messages may hold of which a part has come, over all connections; one of the largest may come
+            in any case.
+        interrupted: messages of which a part has come, and whose senders may go on with them.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.budget = Budget(broker.settings.max_unfinished_bytes)
+        settings = broker.settings
+        self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
+        self.interrupted = InterruptedMessages(settings)
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # until when it is kept, in order of being detached
 
@@ -62,7 +67,13 @@ class SessionRegistry:
         session.end()
 
     def tick(self, now: float) -> None:
-        """End the sessions whose timeout is over."""
+        """End the sessions whose timeout is over, and forget what was kept long enough."""
+        self.interrupted.tick(now)
         for session, until in list(self._detached.items()):
             if until <= now:
                 self.end(session)
+
+    def close(self) -> None:
+        """The broker stops: none of those that are detached can come back."""
+        for session in list(self._detached):
+            self.end(session)

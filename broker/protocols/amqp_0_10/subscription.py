@@ -140,6 +140,16 @@ class Subscription:
                 self.queue.wake(self)
 
     @property
+    def has_credit(self) -> bool:
+        """As `Consumer.has_credit`; a session that is not attached takes nothing."""
+        return bool(self.message_credit and self.byte_credit) and self.session.transport is not None
+
+    @property
+    def publisher(self) -> object:
+        """What messages that come over its connection are known by."""
+        return self.session.publisher
+
+    @property
     def is_blocked(self) -> bool:
         """Whether it has credit, and only the connection keeps it from taking more."""
         has_credit = bool(self.message_credit and self.byte_credit)
@@ -175,7 +185,7 @@ class Subscription:
             head = heads.get(length) or self._make_head(length)
             length = len(body)
             body_head = self._body_heads.get(length) or self._make_body_head(length)
-            connection.output += (head, header, body_head, body)
+            connection.output += (head, header, body_head, body)  # type: ignore[arg-type]  # one frame: it is bytes
         session.delivered(number, self, entry, size)
         if session.is_failed:
             return TAKEN  # it does not stand in the queue's ring any more: nobody is to be taken out of it

@@ -15,13 +15,16 @@ A stored message is `u32 header size | message.transfer frame | header frame | b
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from broker.message import Message, StoredForm
+from broker.content import Content, LargeContent
+from broker.errors import InvalidArgumentError
+from broker.message import Handling, Message, StoredForm
 from formats.amqp_0_10.codes import DeliveryMode
 from formats.amqp_0_10.commands import decode_struct, encode_command
 from formats.amqp_0_10.errors import Amqp010Error
@@ -36,20 +39,23 @@ from formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
+from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap, TypedValue
 from formats.amqp_0_10.plain import plain_map
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from formats.amqp_0_10.types import code_of
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from formats.checksum import extend_crc32c
 
 DEFAULT_PRIORITY: Final = 4
-MOST_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 300  # of what comes: room for the exchange's name and expiration
+MOST_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of what comes: room for what the broker adds to it
 
 _DELIVERY: Final = 0x0401
 _MESSAGE: Final = 0x0403
 _FLAGS_AT: Final = 6  # in a struct: size u32, code u16, then the flags
 _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties
 _USER_ID: Final = 0x40  # in that of message-properties
+_INT64: Final = code_of("int64")
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _REMEMBERED: Final = 2048
 _MOST_REMEMBERED_BYTES: Final = 512  # of one: what is larger is rare, and not worth its room
@@ -59,6 +65,15 @@ _NO_HEADERS: Final[Mapping[str, object]] = {}
 _NOTHING: Final[Mapping[bytes, Any]] = {}
 
 
+TakeInterrupted: TypeAlias = Callable[[str, Content | None], tuple[bytes, Content] | None]
+"""Given a resume-id, and the content that came with it: the header and content of the message that was interrupted, all
+of it; None if what came is the whole."""
+
+
+def _nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
+    """Every transfer is whole."""
+
+
 class DeliveryProperties(NamedTuple):
     """What routing and queues need of delivery-properties, and the struct as the broker passes it on.
 
@@ -66,17 +81,21 @@ class DeliveryProperties(NamedTuple):
         encoded: the struct, exchange included, expiration not.
         routing_key: as sent.
         is_persistent: by its delivery mode.
-        priority: as sent.
+        handling: its priority, and what it asks for besides.
         ttl: milliseconds; None for a message that does not expire.
         expiration: seconds since 1970; 0 where it has none.
+        resume_id, resume_ttl: by which a transfer that is interrupted can be gone on with, and for how many
+            milliseconds; None and 0 where the sender does not ask for that.
     """
 
     encoded: bytes
     routing_key: str
     is_persistent: bool
-    priority: int
+    handling: Handling
     ttl: int | None
     expiration: int
+    resume_id: str | None = None
+    resume_ttl: int = 0
 
 
 class TransferMessage(Message):
@@ -90,14 +109,14 @@ class TransferMessage(Message):
     __slots__ = ("_crc", "has_body", "header")
 
     def __init__(
-        self, header: bytes, body: bytes | None, exchange: str, properties: DeliveryProperties, expires_at: float
+        self, header: bytes, body: Content | None, exchange: str, properties: DeliveryProperties, expires_at: float
     ) -> None:
         self.header, self.exchange = header, exchange
         self.body = body or b""
         self.has_body = body is not None
         self.routing_key = properties.routing_key
         self.is_persistent = properties.is_persistent
-        self.priority = properties.priority
+        self.handling = properties.handling
         self.expires_at = expires_at
         self._crc = -1
 
@@ -105,11 +124,22 @@ class TransferMessage(Message):
         """What a journal keeps of it."""
         header, body = self.header, self.body
         prefix = _prefix(self.exchange, len(header), not self.has_body)
+        if isinstance(body, LargeContent):
+            return self._large_stored_form(prefix, body)
         crc = self._crc
         if crc < 0:
             crc = extend_crc32c(extend_crc32c(extend_crc32c(0, prefix), header), body)
             self._crc = crc
         return StoredForm((prefix, header, body), len(prefix) + len(header) + len(body), crc)
+
+    def _large_stored_form(self, prefix: bytes, body: LargeContent) -> StoredForm:
+        parts = (prefix, self.header, *body.pieces)
+        if self._crc < 0:
+            crc = 0
+            for part in parts:
+                crc = extend_crc32c(crc, part)
+            self._crc = crc
+        return StoredForm(parts, len(prefix) + len(self.header) + len(body), self._crc)
 
     def application_headers(self) -> Mapping[str, object]:
         """Its application headers."""
@@ -121,6 +151,20 @@ class TransferMessage(Message):
             return _NO_HEADERS if headers is None else plain_map(headers)
         except Amqp010Error:
             return _NO_HEADERS
+
+    def with_number(self, name: str, number: int) -> TransferMessage:
+        """The same message with the application header `name`, an int64, in place of one that it may have.
+
+        Raises:
+            InvalidArgumentError: its message-properties cannot be read.
+        """
+        try:
+            header = _with_application_header(self.header, name, TypedValue(_INT64, number))
+        except Amqp010Error as error:
+            raise InvalidArgumentError(f"a message cannot get the header {name}: {error}") from error
+        numbered = copy.copy(self)
+        numbered.header, numbered._crc = header, -1
+        return numbered
 
     def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:
         """Its header as a consumer gets it: with what is left of its ttl, and marked if it was delivered before."""
@@ -137,15 +181,31 @@ class TransferReader:
     """Reads the headers of messages that come in.
 
     Remembers the delivery-properties that came lately, for each exchange.
+
+    Args:
+        publisher: what the messages are known by as those of one connection.
+        checks_user_ids: whether a message may only have the user's own id.
+
+    Attributes:
+        publisher, checks_user_ids: as above.
+        take_interrupted: see `TakeInterrupted`.
+        has_rare: whether something of each message is to be looked at before it is published: its user id, or, since
+            one such has come, whether it is immediate.
     """
 
-    __slots__ = ("_remembered", "_room")
+    __slots__ = (
+        "_handlings", "_remembered", "_room", "checks_user_ids", "has_rare", "publisher", "take_interrupted",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, publisher: object | None = None, *, checks_user_ids: bool = False) -> None:
+        self.publisher = publisher
+        self.checks_user_ids = self.has_rare = checks_user_ids
+        self.take_interrupted: TakeInterrupted = _nothing_interrupted
+        self._handlings: dict[Handling, Handling] = {}
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
         self._room = _REMEMBERED
 
-    def read(self, header: bytes, body: bytes | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
+    def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
         """The message of a transfer to `exchange`.
 
         Args:
@@ -156,6 +216,7 @@ class TransferReader:
 
         Raises:
             Amqp010Error: the header is not what it should be.
+            ResourceLimitExceededError: it ends a message that was interrupted, and that is too large now.
         """
         if len(header) > MOST_HEADER_BYTES:
             raise Amqp010Error(f"a header of {len(header)} bytes; {MOST_HEADER_BYTES} are the most")
@@ -163,14 +224,27 @@ class TransferReader:
         given, others = split_header(header)
         properties = remembered.get(given)
         if properties is None:
-            properties = read_delivery_properties(given, exchange)
-            self._remember(exchange, given, properties)
+            properties = self._read_properties(given, exchange)
+            if properties.resume_id is None:
+                self._remember(exchange, given, properties)
+            else:
+                whole = self.take_interrupted(properties.resume_id, body)
+                if whole is not None:
+                    header, body = whole
+                    given, others = split_header(header)
+                    properties = self._read_properties(given, exchange)
         if properties.ttl is None:
             expires_at = float(properties.expiration)
             return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at)
         expires_at = clock() + properties.ttl / 1000
         encoded = _with_expiration(properties.encoded, ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
+
+    def _read_properties(self, given: bytes, exchange: str) -> DeliveryProperties:
+        properties = read_delivery_properties(given, exchange)
+        handling = properties.handling._replace(publisher=self.publisher)
+        self.has_rare = self.has_rare or handling.is_immediate
+        return properties._replace(handling=self._handlings.setdefault(handling, handling))
 
     def _remember(self, exchange: str, given: bytes, properties: DeliveryProperties) -> None:
         if len(given) > _MOST_REMEMBERED_BYTES:
@@ -180,6 +254,37 @@ class TransferReader:
             self._room = _REMEMBERED
         self._room -= 1
         self._remembered.setdefault(exchange, {})[given] = properties
+
+
+class TimestampingReader(TransferReader):
+    """A reader that writes into each message when it came, in seconds since 1970, whatever its sender has said.
+
+    Source: AMQP 0-10, delivery-properties, timestamp; qpidd's option enable-timestamp.
+    """
+
+    __slots__ = ("_second", "_stamped")
+
+    def __init__(self, publisher: object | None = None, *, checks_user_ids: bool = False) -> None:
+        super().__init__(publisher, checks_user_ids=checks_user_ids)
+        self._second = 0
+        self._stamped: dict[bytes, bytes] = {}  # delivery-properties as read -> with the time, within one second
+
+    def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
+        """As `TransferReader.read`, and with the time."""
+        message = super().read(header, body, exchange, clock)
+        second = int(clock())
+        if second != self._second or len(self._stamped) >= _REMEMBERED:
+            self._second = second
+            self._stamped.clear()
+        size = 4 + _two_u32(message.header, 0)[0]
+        given = message.header[:size]
+        stamped = self._stamped.get(given)
+        if stamped is None:
+            stamped = _changed(given, "timestamp", second)
+            if size <= _MOST_REMEMBERED_BYTES:
+                self._stamped[given] = stamped
+        message.header = stamped + message.header[size:]
+        return message
 
 
 # ---- header segments ----
@@ -239,9 +344,15 @@ def read_delivery_properties(given: bytes, exchange: str) -> DeliveryProperties:
         encoded=encode_struct(DELIVERY_PROPERTIES, properties),
         routing_key=values.get("routing_key") or "",
         is_persistent=values.get("delivery_mode") == DeliveryMode.PERSISTENT,
-        priority=DEFAULT_PRIORITY if priority is None else priority,
+        handling=Handling(
+            priority=DEFAULT_PRIORITY if priority is None else priority,
+            is_immediate=bool(values.get("immediate")),
+            discards_unroutable=bool(values.get("discard_unroutable")),
+        ),
         ttl=values.get("ttl"),
         expiration=values.get("expiration") or 0,
+        resume_id=values.get("resume_id"),
+        resume_ttl=values.get("resume_ttl") or 0,
     )
 
 
@@ -252,6 +363,17 @@ def _with_expiration(encoded: bytes, seconds: int) -> bytes:
 def _with_ttl(header: bytes, milliseconds: int) -> bytes:
     size = 4 + _two_u32(header, 0)[0]
     return _changed(header[:size], "ttl", milliseconds) + header[size:]
+
+
+def _with_application_header(header: bytes, name: str, value: TypedValue) -> bytes:
+    """A header segment with one more application header, or another value in it. Raises Amqp010Error."""
+    begin, end = find_struct(header, _MESSAGE) or (len(header), len(header))
+    values = decode_struct(MESSAGE_PROPERTIES, header, begin, end) if begin < end else {}
+    properties = {each: given for each, given in values.items() if given is not None}
+    headers: TypedMap = properties.get("application_headers", EMPTY_MAP)
+    kept = tuple(entry for entry in headers.entries if entry[0] != name)
+    properties["application_headers"] = TypedMap((*kept, (name, value)))
+    return header[:begin] + encode_struct(MESSAGE_PROPERTIES, properties) + header[end:]
 
 
 def _changed(encoded: bytes, name: str, value: int) -> bytes:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
+from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
 from broker.security.mechanisms import AnonymousClient
 from formats.amqp_0_10.commands import encode_command
 from tests.broker.protocols.world import BYTES, MESSAGES, UNLIMITED, Client, World, header
 
 TRANSFER = encode_command("message.transfer", destination="")
+PADDING = bytes(2 * MOST_AT_ONCE)
 
 
 class Consumer(ClientSession):
@@ -51,7 +53,7 @@ class Lossy:
 
     def _connect(self) -> None:
         self.server: Client = self.world.connect()
-        self.client = ClientConnection(lambda _: AnonymousClient(), max_message_bytes=1 << 20)
+        self.client = ClientConnection(lambda _: AnonymousClient(), max_message_bytes=1 << 24)
         self.to_server = bytearray()
         self.to_client = bytearray()
         self.client.on_open = self._attach  # type: ignore[method-assign]
@@ -72,6 +74,21 @@ class Lossy:
         for _ in range(count):
             self.session.send_payload(TRANSFER, header(routing_key="q"), b"%d" % self.published)
             self.published += 1
+
+    def publish_large(self) -> None:
+        self.session.send_payload(TRANSFER, header(routing_key="q"), b"%d" % self.published + PADDING)
+        self.published += 1
+
+    def take_portion(self) -> None:
+        """All that the client has sent arrives, and what the broker sends in one turn."""
+        machine = self.server.machine
+        machine.pause_sending()
+        self.move(1 << 24, 0)
+        self.world.run()
+        machine.resume_sending()
+        if self.world.soon:
+            self.world.soon.pop(0)()
+        machine.pause_sending()
 
     def accept(self) -> None:
         if self.session.unaccepted:
@@ -106,6 +123,7 @@ class Lossy:
 
     def finish(self) -> None:
         """All that is under way arrives, and all is accepted and completed."""
+        self.server.machine.resume_sending()
         for _ in range(3 + self.published):
             self._move_all()
             self.complete()
@@ -120,6 +138,9 @@ STEPS = st.one_of(
     st.tuples(st.just("complete"), st.none()),
     st.tuples(st.just("accept"), st.none()),
     st.tuples(st.just("cut"), st.none()),
+    st.tuples(st.just("large"), st.none()),
+    st.tuples(st.just("full"), st.none()),
+    st.tuples(st.just("portion"), st.none()),
 )
 
 
@@ -138,6 +159,12 @@ def play(steps: Iterable[tuple[str, object]]) -> Lossy:
             lossy.complete()
         elif step == "accept":
             lossy.accept()
+        elif step == "large":
+            lossy.publish_large()
+        elif step == "full":  # the broker's socket takes no more
+            lossy.server.machine.pause_sending()
+        elif step == "portion":
+            lossy.take_portion()
         else:
             lossy.cut()
     lossy.finish()
@@ -146,9 +173,11 @@ def play(steps: Iterable[tuple[str, object]]) -> Lossy:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, max_size=30))
+@example([("large", None), ("portion", None), ("cut", None), ("large", None), ("portion", None), ("cut", None)])
 def test_every_command_is_executed_once_and_in_order(steps: list[tuple[str, object]]) -> None:
     lossy = play(steps)
-    assert lossy.session.bodies == [b"%d" % number for number in range(lossy.published)]
+    bodies = [each.removesuffix(PADDING) for each in lossy.session.bodies]
+    assert bodies == [b"%d" % number for number in range(lossy.published)]
     queue = lossy.world.broker.queues["q"]
     assert (queue.message_count, queue.acquired_count) == (0, 0)
     assert not lossy.session._replay, "the broker has completed all"

@@ -349,6 +349,18 @@ def test_what_comes_again_is_passed_over_even_before_it_is_settled() -> None:
     assert told(session) == [(0, 3), (5, 5)]
 
 
+def test_a_stream_that_goes_on_where_it_was_though_sending_again_had_not_come_so_far() -> None:
+    session = make()
+    come(session, 3)
+    session.settle()
+    session.on_control("session.command-point", {"command_id": 0, "command_offset": 0})
+    assert come(session) == [-1]
+    session.on_control("session.flush", {"expected": True, "confirmed": False, "completed": False})
+    assert session.pipe.take() == [("session.expected", {"commands": ((3, 3),), "fragments": None})]
+    session.on_control("session.command-point", {"command_id": 3, "command_offset": 0})
+    assert come(session) == [3]
+
+
 def test_a_timeout_is_granted_as_far_as_may_be() -> None:
     session = make()
     session.on_control("session.request-timeout", {"timeout": 1000})
@@ -356,8 +368,10 @@ def test_a_timeout_is_granted_as_far_as_may_be() -> None:
     assert (session.timeout, session.is_resumable) == (60, True)
     session.on_control("session.timeout", {"timeout": 4_000_000_000})
     assert session.timeout == 60
-    session.on_control("session.request-timeout", {"timeout": None})
+    session.on_control("session.request-timeout", {"timeout": 0})
     assert (session.timeout, session.is_resumable) == (0, False)
+    session.on_control("session.request-timeout", {"timeout": None})
+    assert (session.timeout, session.is_resumable) == (60, True), "left out: as long as may be"
 
 
 # ---- sending, and sending again ----

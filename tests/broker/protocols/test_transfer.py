@@ -65,14 +65,14 @@ def test_the_exchange_is_set_and_delivery_properties_come_first() -> None:
     at = find_struct(message.header, 0x7F7F)
     assert at is not None
     assert message.header[at[0] : at[1]] == UNKNOWN
-    assert (message.routing_key, message.priority, message.is_persistent) == ("a.b", 7, True)
+    assert (message.routing_key, message.handling.priority, message.is_persistent) == ("a.b", 7, True)
     assert (message.expires_at, message.body) == (0.0, b"body")
 
 
 def test_a_message_without_any_header() -> None:
     message = read(b"", None, "")
     assert properties(message.header)["exchange"] == ""
-    assert (message.routing_key, message.priority, message.is_persistent) == ("", 4, False)
+    assert (message.routing_key, message.handling.priority, message.is_persistent) == ("", 4, False)
     assert (message.body, message.has_body) == (b"", False)
     assert dict(message.application_headers()) == {}
 
@@ -204,7 +204,7 @@ def test_what_is_kept_is_what_came(head: Callable[[], bytes], body: bytes | None
     assert len(data) == size
     restored = restore_message(data)
     assert (restored.header, restored.body, restored.has_body) == (message.header, body or b"", body is not None)
-    for name in ("exchange", "routing_key", "priority", "is_persistent"):
+    for name in ("exchange", "routing_key", "handling", "is_persistent"):
         assert getattr(restored, name) == getattr(message, name)
     assert 0 <= restored.expires_at - message.expires_at < 1
     assert dict(restored.application_headers()) == dict(message.application_headers())
@@ -242,12 +242,12 @@ def test_every_message_that_qpidd_left_is_as_qpidd_has_it(legacy_store: StoreFix
     for queue in legacy_store.recovered["queues"]:
         restored = [restore_message(data) for state, _, data in kept[queue["name"]] if state == LIVE]
         if queue["name"] == "fx.prio":  # qpidd gives the urgent ones first
-            restored.sort(key=lambda message: -message.priority)
+            restored.sort(key=lambda message: -message.handling.priority)
         for message, expected in zip(restored, queue["messages"], strict=True):
             assert hashlib.sha256(message.body).hexdigest() == expected["body_sha256"]
             assert (message.exchange, message.routing_key) == (expected["exchange"], expected["routing_key"])
             assert message.is_persistent == (expected["delivery_mode"] == 2)
-            assert message.priority == expected.get("priority", 4)
+            assert message.handling.priority == expected.get("priority", 4)
             assert message.application_headers().get("sn") == expected.get("sn")
             again = restore_message(b"".join(message.stored_form().parts))
             assert (again.header, again.body, again.has_body) == (message.header, message.body, message.has_body)

@@ -1,0 +1,267 @@
+"""How bindings come to be: initial values, exclusive bindings, and what the store has of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.broker import Broker
+from broker.errors import InternalError
+from broker.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
+from broker.settings import BrokerSettings
+from formats.amqp_0_10.maps import typed_map
+from store.errors import StoreError
+from tests.broker.wired_broker import PlainMessage, Wired, wired
+
+Scene = Callable[[Wired], Awaitable[None]]
+ALONE = typed_map({EXCLUSIVE_BINDING: 1})
+INITIAL = typed_map({INITIAL_VALUE: 1, SEQUENCE: 1})
+
+
+def play(path: Path | None, *scenes: Scene) -> None:
+    """Each scene with a broker of its own, one after the other, on the same store."""
+
+    async def on_stage(scene: Scene) -> None:
+        async with wired(path) as stage:
+            await scene(stage)
+
+    for scene in scenes:
+        asyncio.run(on_stage(scene))
+
+
+def failing(*arguments: Any) -> None:
+    """A change of the store that comes to nothing."""
+    arguments[-1](None, StoreError("the disk is broken"))
+
+
+def numbers(stage: Wired, queue: str) -> list[object]:
+    return [each.message.application_headers().get(SEQUENCE) for each in stage.broker.queues[queue].available()]
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+class TestInitialValue:
+    def test_each_new_binding_gets_the_last_message_if_it_asks_for_it(self, tmp_path: Path, has_store: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_exchange("x", "topic", arguments=INITIAL)
+            for name in ("early", "late", "other"):
+                await wiring.declare_queue(name)
+            await wiring.bind("early", "x", "a.*")
+            await stage.publish("x", "a.b", b"1", b"2", persistent=False)
+            await wiring.bind("late", "x", "#")
+            await wiring.bind("other", "x", "b.*")
+            await wiring.bind("early", "x", "a.*")
+            assert stage.bodies("early") == [b"1", b"2"]
+            assert stage.bodies("late") == [b"2"]
+            assert stage.bodies("other") == []
+            assert (numbers(stage, "early"), numbers(stage, "late")) == ([0, 1], [1])
+            await wiring.bind("early", "x", "#")  # another binding, so another copy
+            assert stage.bodies("early") == [b"1", b"2", b"2"]
+
+        play(tmp_path if has_store else None, scene)
+
+    def test_who_waits_gets_it_at_once(self, tmp_path: Path, has_store: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            await stage.wiring.declare_exchange("x", "fanout", arguments=INITIAL)
+            await stage.publish("x", "k", b"1")
+            queue = await stage.wiring.declare_queue("q", durable=True)
+            taker = await stage.consumer(queue)
+            await stage.wiring.bind("q", "x", "")
+            await stage.synced()
+            while stage.broker.turn.flushes_under_way:
+                await asyncio.sleep(0)
+            await stage.synced()
+            assert [each.message.body for each in taker.taken] == [b"1"]
+
+        play(tmp_path if has_store else None, scene)
+
+    def test_nothing_that_has_expired(self, tmp_path: Path, has_store: bool) -> None:
+        async def scene(stage: Wired) -> None:
+            await stage.wiring.declare_exchange("x", "fanout", arguments=typed_map({INITIAL_VALUE: 1}))
+            for name in ("late", "in time"):
+                await stage.wiring.declare_queue(name)
+            message = stage.message("k", b"1")
+            message.expires_at = stage.broker.clock() + 1000
+            stage.broker.publish(message, stage.broker.exchanges["x"])
+            await stage.wiring.bind("in time", "x", "")
+            message.expires_at = stage.broker.clock() - 1
+            await stage.wiring.bind("late", "x", "")
+            assert [stage.broker.queues[name].message_count for name in ("in time", "late")] == [1, 0]
+
+        play(tmp_path if has_store else None, scene)
+
+
+class TestInitialValueOnDisk:
+    def test_is_kept_like_any_message_and_not_offered_to_recovered_bindings(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            await stage.wiring.declare_exchange("x", "direct", durable=True, arguments=INITIAL)
+            await stage.wiring.declare_queue("q", durable=True)
+            await stage.publish("x", "k", b"1")
+            await stage.wiring.bind("q", "x", "k")
+            await stage.synced()
+
+        async def look(stage: Wired) -> None:
+            assert stage.bodies("q") == [b"1"]
+            exchange = stage.broker.exchanges["x"]
+            assert exchange.arguments == INITIAL
+            assert exchange.sent is not None
+            assert exchange.sent.last is None
+
+        play(tmp_path, make, look, look)
+
+    def test_numbers_begin_again_after_a_restart(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            await stage.wiring.declare_exchange("x", "direct", durable=True, arguments=INITIAL)
+            await stage.wiring.declare_queue("q", durable=True)
+            await stage.wiring.bind("q", "x", "k")
+
+        async def send(stage: Wired) -> None:
+            before = len(stage.bodies("q"))
+            await stage.publish("x", "k", b"1", b"2")
+            assert numbers(stage, "q")[before:] == [0, 1]
+
+        play(tmp_path, make, send, send)
+
+    def test_a_queue_without_room_is_bound_and_goes_without(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def scene() -> None:
+            broker = Broker(BrokerSettings(queue_limit_bytes=4), None, asyncio.get_running_loop().call_soon)
+            await broker.wiring.declare_exchange("x", "fanout", arguments=INITIAL)
+            await broker.wiring.declare_queue("q")
+            broker.publish(PlainMessage("q", b"1234"), broker.exchanges[""])
+            broker.publish(PlainMessage("k", b"56"), broker.exchanges["x"])
+            assert await broker.wiring.bind("q", "x", "") is not None
+            assert [each.message.body for each in broker.queues["q"].available()] == [b"1234"]
+
+        asyncio.run(scene())
+        assert [each.getMessage().partition(":")[0] for each in caplog.records if each.levelname == "WARNING"] == [
+            'Queue "q" goes without the initial value of "x"'
+        ]
+
+
+class TestExclusive:
+    def test_the_new_binding_alone_is_there_after_a_restart(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            for name in ("a", "b", "c"):
+                await stage.wiring.declare_queue(name, durable=True)
+                await stage.wiring.bind(name, "amq.direct", "other")
+            for name in ("a", "b"):
+                await stage.wiring.bind(name, "amq.direct", "k")
+            assert await stage.wiring.bind("c", "amq.direct", "k", ALONE) is not None
+            assert await stage.wiring.bind("c", "amq.direct", "k", ALONE) is None
+            await stage.publish("amq.direct", "k", b"1")
+            assert [stage.bodies(name) for name in "abc"] == [[], [], [b"1"]]
+
+        async def look(stage: Wired) -> None:
+            bound = {(queue, key) for _, queue, key in stage.bindings()}
+            assert bound == {("a", "other"), ("b", "other"), ("c", "other"), ("c", "k")}
+            assert stage.store is not None
+            assert len(stage.store.wiring.bindings) == 4
+
+        play(tmp_path, make, look, look)
+
+    def test_an_ordinary_binding_that_came_later_is_there_after_a_restart(self, tmp_path: Path) -> None:
+        """Its queue is the older one: what counts is the order of the bindings."""
+
+        async def make(stage: Wired) -> None:
+            for name in ("older", "newer"):
+                await stage.wiring.declare_queue(name, durable=True)
+            await stage.wiring.bind("newer", "amq.direct", "k", ALONE)
+            await stage.wiring.bind("older", "amq.direct", "k")
+
+        async def look(stage: Wired) -> None:
+            assert stage.bindings() == {("amq.direct", "newer", "k"), ("amq.direct", "older", "k")}
+
+        play(tmp_path, make, look, look)
+
+    def test_a_transient_queue_takes_the_place_of_a_durable_one(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            await stage.wiring.declare_queue("durable", durable=True)
+            await stage.wiring.declare_queue("transient")
+            await stage.wiring.bind("durable", "amq.direct", "k")
+            await stage.wiring.bind("transient", "amq.direct", "k", ALONE)
+
+        async def look(stage: Wired) -> None:
+            assert stage.bindings() == set()
+
+        play(tmp_path, make, look)
+
+    def test_unbound_deleted_and_bound_again(self, tmp_path: Path) -> None:
+        async def make(stage: Wired) -> None:
+            wiring = stage.wiring
+            await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            for name in ("a", "b"):
+                await wiring.declare_queue(name, durable=True)
+            await wiring.bind("a", "x", "k")
+            await wiring.bind("b", "x", "k", ALONE)  # "x" has a binding all the time, and stays
+            assert stage.bindings() == {("x", "b", "k")}
+            await wiring.bind("a", "x", "k")
+            await wiring.delete_queue("b")
+            assert stage.bindings() == {("x", "a", "k")}
+            await wiring.bind("a", "x", "k", ALONE)
+            await wiring.declare_queue("b", durable=True)
+
+        async def go_on(stage: Wired) -> None:
+            assert stage.bindings() == {("x", "a", "k")}
+            await stage.wiring.unbind("a", "x", "k")
+            assert "x" not in stage.broker.exchanges
+
+        async def look(stage: Wired) -> None:
+            assert stage.bindings() == set()
+
+        play(tmp_path, make, go_on, look)
+
+    def test_an_old_binding_that_the_store_cannot_forget_loses_at_the_next_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def make(stage: Wired) -> None:
+            for name in ("a", "b"):
+                await stage.wiring.declare_queue(name, durable=True)
+            await stage.wiring.bind("a", "amq.direct", "k")
+            assert stage.store is not None
+            with monkeypatch.context() as patch:
+                patch.setattr(stage.store.changes, "delete_binding", failing)
+                await stage.wiring.bind("b", "amq.direct", "k", ALONE)
+            assert stage.bindings() == {("amq.direct", "b", "k")}
+
+        stored: list[int] = []
+
+        async def look(stage: Wired) -> None:
+            assert stage.bindings() == {("amq.direct", "b", "k")}
+            assert stage.store is not None
+            stored.append(len(stage.store.wiring.bindings))
+
+        play(tmp_path, make, look, look)
+        assert stored == [2, 1]
+        assert 'A replaced binding of queue "a" stays until the next start' in caplog.text
+
+    def test_a_binding_that_the_store_cannot_keep_replaces_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def scene(stage: Wired) -> None:
+            for name in ("a", "b"):
+                await stage.wiring.declare_queue(name, durable=True)
+            await stage.wiring.bind("a", "amq.direct", "k")
+            assert stage.store is not None
+            monkeypatch.setattr(stage.store.changes, "create_binding", failing)
+            with pytest.raises(InternalError, match="the disk is broken"):
+                await stage.wiring.bind("b", "amq.direct", "k", ALONE)
+            assert stage.bindings() == {("amq.direct", "a", "k")}
+
+        play(tmp_path, scene)
+
+    def test_the_place_taker_gets_the_initial_value_and_one_that_was_bound_does_not(self) -> None:
+        async def scene(stage: Wired) -> None:
+            await stage.wiring.declare_exchange("x", "direct", arguments=INITIAL)
+            for name in ("a", "b"):
+                await stage.wiring.declare_queue(name)
+            await stage.wiring.bind("a", "x", "k")
+            await stage.publish("x", "k", b"1")
+            await stage.wiring.bind("a", "x", "k", ALONE)
+            await stage.wiring.bind("b", "x", "k", ALONE)
+            assert (stage.bodies("a"), stage.bodies("b")) == ([b"1"], [b"1"])
+
+        play(None, scene)

@@ -1,0 +1,192 @@
+"""What follows from the options: modules, settings, and where the log goes."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import broker.log_sinks
+import broker.plan
+from broker.log_sinks import LineFormat, Logging, Sinks
+from broker.logs import Rules, log_of
+from broker.modules import ModuleError
+from broker.options.option import OptionError
+from broker.plan import Plan, make_plan, settings_of, start_logging
+from broker.settings import BrokerSettings
+
+OPTIONS = """
+# of a module that is named in the same file
+num-jfiles=9
+load-module=store
+store-directory=/somewhere
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "qpidd.conf"
+    file.write_text("")
+    return file
+
+
+@pytest.fixture
+def plan_of(file: Path) -> Plan:
+    return make_plan(["--config", str(file)], {})
+
+
+def test_a_module_s_options_stand_in_the_file_and_the_environment(file: Path) -> None:
+    file.write_text(OPTIONS)
+    plan = make_plan(["--config", str(file), "--tpl-num-jfiles", "5"], {"QPID_JFILE_SIZE_PGS": "2"})
+    assert plan.module is not None
+    assert plan.module_values == {
+        "num-jfiles": "9", "store-dir": "/somewhere", "tpl-num-jfiles": "5", "jfile-size-pgs": "2",
+    }  # fmt: skip
+    assert plan.warnings == []
+
+
+def test_options_of_a_module_that_is_not_loaded(file: Path) -> None:
+    file.write_text("num-jfiles=9\n")
+    plan = make_plan(["--config", str(file)], {})
+    assert plan.module is None
+    assert list(plan.warnings) == [f"{file}, line 1: num-jfiles is no option, and has no effect; see --help"]
+    with pytest.raises(OptionError, match="--num-jfiles is no option"):
+        make_plan(["--config", str(file), "--num-jfiles=9"], {})
+
+
+def test_modules_of_a_directory(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "msgstore.so").touch()
+    (tmp_path / "modules" / "ssl.so").touch()
+    arguments = ["--config", str(file), "--module-dir", str(tmp_path / "modules")]
+    plan = make_plan(arguments, {})
+    assert plan.module is not None
+    assert len(plan.warnings) == 1
+    assert make_plan([*arguments, "--no-module-dir"], {}).module is None
+    with pytest.raises(ModuleError, match="cannot be read"):
+        make_plan(["--config", str(file), "--module-dir", str(file)], {})
+
+
+def test_settings_without_options_are_the_default_ones(plan_of: Plan) -> None:
+    assert settings_of(plan_of.values, None) == BrokerSettings()
+
+
+def test_settings(file: Path) -> None:
+    arguments = [
+        "--config", str(file), "--port=1", "--interface=::1", "--connection-backlog=2", "--no-auth", "--auth-realm=R",
+        "--user-file=u", "--max-connections=3", "--max-negotiate-time=4500", "--max-message-size=5",
+        "--default-queue-limit=6", "--enable-timestamp", "--tcp-nodelay=no", "--queue-purge-interval=0.5",
+        "--default-flow-stop-threshold=90", "--default-flow-resume-threshold=75", "--default-event-threshold-ratio=0",
+        "--default-msg-group=EMPTY-GROUP",
+    ]  # fmt: skip
+    assert settings_of(make_plan(arguments, {}).values, "/data") == BrokerSettings(
+        port=1, interfaces=("::1",), backlog=2, data_directory="/data", auth=False, realm="R", user_file="u",
+        max_connections=3, negotiate_seconds=4.5, max_message_bytes=5, queue_limit_bytes=6, enable_timestamp=True,
+        tcp_nodelay=False, queue_purge_seconds=0.5, flow_stop_percent=90, flow_resume_percent=75,
+        event_threshold_percent=0, default_message_group="EMPTY-GROUP",
+    )  # fmt: skip
+
+
+def test_the_data_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for words, directory in (
+        ([], "/home/somebody/.qpidd"),
+        (["--daemon"], "/var/lib/qpidd"),
+        (["--data-dir=d", "-d"], "d"),
+        (["--no-data-dir"], None),
+    ):
+        plan = make_plan(["--config", str(file), *words], {})
+        assert plan.data_directory == directory
+        assert plan.is_daemon is ("-d" in words or "--daemon" in words)
+
+
+# ---- the log ----
+
+
+def sinks_of(monkeypatch: pytest.MonkeyPatch, file: Path, *words: str, is_daemon: bool, has_syslog: bool) -> Sinks:
+    made: list[Sinks] = []
+
+    def make(_rules: Rules, sinks: Sinks, _parts: LineFormat) -> Logging:
+        made.append(sinks)
+        return Logging(Rules([]), Sinks(stderr=False), LineFormat())
+
+    monkeypatch.setattr(broker.plan, "Logging", make)
+    monkeypatch.setattr(broker.plan, "has_syslog", lambda: has_syslog)
+    start_logging(make_plan(["--config", str(file), *words], {}).values, is_daemon=is_daemon).close()
+    return made[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_daemon", "sinks"),
+    [
+        ([], False, Sinks(stderr=True)),
+        (["--log-to-stderr=no"], False, Sinks(stderr=False)),
+        (["--log-to-stdout"], False, Sinks(stdout=True)),
+        (["--log-to-file=f"], False, Sinks(file="f")),
+        (["--log-output=stderr"], False, Sinks()),
+        (["--log-output=stdout"], False, Sinks(stderr=False, stdout=True)),
+        (["--log-output=syslog"], False, Sinks(stderr=False, syslog=True)),
+        (["--log-output=f"], False, Sinks(stderr=False, file="f")),
+        (["--log-output=f", "--log-to-file=f", "--log-to-stderr"], False, Sinks(file="f")),
+        ([], True, Sinks(stderr=False, syslog=True)),
+        (["--log-to-stdout", "--log-to-stderr"], True, Sinks(stderr=False, syslog=True)),
+        (["--log-to-file=f"], True, Sinks(stderr=False, file="f")),
+        (["--log-output=f"], True, Sinks(stderr=False, file="f")),
+        (["--log-to-file=f", "--log-to-syslog"], True, Sinks(stderr=False, file="f", syslog=True)),
+        (["--log-to-syslog=no"], True, Sinks(stderr=False)),
+        (
+            ["--log-to-syslog", "--syslog-name=n", "--syslog-facility=LOG_LOCAL1"], False,
+            Sinks(syslog=True, syslog_name="n", syslog_facility="LOG_LOCAL1"),
+        ),
+    ],
+)  # fmt: skip
+def test_where_the_log_goes(
+    monkeypatch: pytest.MonkeyPatch, file: Path, words: list[str], is_daemon: bool, sinks: Sinks
+) -> None:
+    assert sinks_of(monkeypatch, file, *words, is_daemon=is_daemon, has_syslog=True) == sinks
+
+
+def test_a_daemon_without_syslog(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    assert sinks_of(monkeypatch, file, is_daemon=True, has_syslog=False) == Sinks(stderr=False)
+
+
+def test_a_rule_that_is_none_is_told_with_its_place(file: Path) -> None:
+    file.write_text("log-enable=info+\nlog-disable=loud\n")
+    with pytest.raises(
+        OptionError, match=r'qpidd\.conf, line 2: log-disable: "loud" is no rule for the log: give LEVEL'
+    ):
+        make_plan(["--config", str(file)], {})
+    with pytest.raises(OptionError, match='QPID_LOG_ENABLE: "x" is no rule'):
+        make_plan([], {"QPID_LOG_ENABLE": "x"})
+
+
+def test_a_log_with_two_files(file: Path) -> None:
+    values = make_plan(["--config", str(file), "--log-output=a", "--log-to-file=b"], {}).values
+    with pytest.raises(OptionError, match="name two files"):
+        start_logging(values, is_daemon=False)
+
+
+def test_a_line_in_syslog(monkeypatch: pytest.MonkeyPatch, file: Path, tmp_path: Path) -> None:
+    address = str(tmp_path / "syslog")
+    monkeypatch.setattr(broker.log_sinks, "_SYSLOG_ADDRESS", address)
+    words = ["--log-output=syslog", "--syslog-name=broker1", "--syslog-facility=LOG_LOCAL3", "--log-time=no"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(address)
+        server.settimeout(30)
+        log = start_logging(make_plan(["--config", str(file), *words], {}).values, is_daemon=False)
+        log_of("Broker").notice("one")
+        log.close()
+        assert server.recv(1000) == b"<157>broker1: [Broker] notice one\0"  # 19 * 8 + 5
+
+
+def test_trace_logs_everything_that_is_not_disabled(file: Path, tmp_path: Path) -> None:
+    words = ["--trace", "--log-disable=debug-:Store", f"--log-output={tmp_path}/log", "--log-time=no"]
+    log = start_logging(make_plan(["--config", str(file), *words], {}).values, is_daemon=False)
+    for category in ("Broker", "Store"):
+        log_of(category).trace("one")
+        log_of(category).info("two")
+    log.close()
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "[Broker] trace one", "[Broker] info two", "[Store] info two",
+    ]  # fmt: skip

@@ -1,0 +1,308 @@
+"""Queues that hold so many messages, or drop what their owner's connection publishes; and how long queues stay that
+nobody uses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker.wiring
+from broker.errors import ResourceLimitExceededError
+from broker.message import Handling
+from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
+from broker.queues.idle import IdleQueues
+from broker.queues.kinds import CountedNoLocalQueue, CountedQueue, NoLocalQueue
+from broker.queues.queue import Queue
+from broker.settings import BrokerSettings
+from broker.transactions.local import LocalTransaction
+from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from tests.broker.wired_broker import PlainMessage, Wired, wired
+from tests.support.fake_store import Model
+
+DEFAULT = BrokerSettings().queue_limit_bytes
+
+
+class Owner:
+    """Somebody who has a connection."""
+
+    def __init__(self) -> None:
+        self.publisher = object()
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+def make(model: Model, name: str, *, durable: bool = False, **asked: Any) -> Queue:
+    journal = model.store.journal(name) if durable else None
+    queue = model.broker.make_queue(
+        name,
+        durable=durable,
+        auto_delete=True,
+        arguments=EMPTY_MAP,
+        asked=QueueArguments(**asked),
+        journal=journal,
+    )
+    model.broker.queues[name] = queue
+    return queue
+
+
+def by(owner: Owner, message: PlainMessage) -> PlainMessage:
+    message.handling = Handling(owner.publisher)
+    return message
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    return [entry.message.body for entry in queue.entries()]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "most_bytes"),
+    [
+        ({}, Queue, DEFAULT),
+        ({"most_bytes": 10}, Queue, 10),
+        ({"most_bytes": 0}, Queue, 0),
+        ({"most_bytes": 10, "policy": "ring"}, Queue, DEFAULT),
+        ({"most_messages": 3, "policy": "ring"}, Queue, DEFAULT),
+        ({"most_messages": 3}, CountedQueue, DEFAULT),
+        ({"most_messages": 3, "most_bytes": 20}, CountedQueue, 20),
+        ({"no_local": True}, NoLocalQueue, DEFAULT),
+        ({"no_local": True, "most_messages": 3}, CountedNoLocalQueue, DEFAULT),
+    ],
+)
+def test_kinds(model: Model, asked: dict[str, Any], kind: type[Queue], most_bytes: int) -> None:
+    queue = make(model, "q", **asked, auto_delete_seconds=7)
+    assert type(queue) is kind
+    assert (queue.most_bytes, queue.auto_delete_seconds) == (most_bytes, 7)
+
+
+# ---- counted ----
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("most_bytes", [None, 0])
+def test_only_so_many_messages(model: Model, durable: bool, most_bytes: int | None) -> None:
+    queue = make(model, "q", durable=durable, most_messages=2, most_bytes=most_bytes)
+    consumer = model.consumer(queue, 1)
+    model.publish("q", b"1", b"2")
+    model.sync()
+    with pytest.raises(ResourceLimitExceededError, match='"q": 2 of 2 messages'):  # one of them is acquired
+        model.publish("q", b"3")
+    queue.dequeue(consumer.entries[0])
+    model.publish("q", b"4")
+    model.sync()
+    assert bodies(queue) == [b"2", b"4"]
+
+
+def test_many_messages_and_few_bytes(model: Model) -> None:
+    queue = make(model, "q", most_messages=100, most_bytes=10)
+    model.publish("q", b"12345", b"67890")
+    with pytest.raises(ResourceLimitExceededError, match="10 of 10 bytes"):
+        model.publish("q", b"!")
+    assert queue.message_count == 2
+
+
+def test_all_queues_or_none(model: Model) -> None:
+    full, other = make(model, "full", most_messages=1), make(model, "other")
+    for queue in (full, other):
+        model.broker.exchanges["amq.fanout"].bind(queue, "")
+    model.publish("any", b"1", exchange="amq.fanout")
+    with pytest.raises(ResourceLimitExceededError, match='"full"'):
+        model.publish("any", b"2", exchange="amq.fanout")
+    assert bodies(full) == bodies(other) == [b"1"]
+
+
+def test_a_transaction_counts_what_it_brings(model: Model) -> None:
+    queue = make(model, "q", most_messages=2)
+    for many, has_room in ((3, False), (2, True)):
+        transaction = LocalTransaction(model.broker, 0)
+        for number in range(many):
+            transaction.publish(model.message("q", b"%d" % number), model.broker.exchanges[""])
+        results: list[object] = []
+        if has_room:
+            transaction.commit(results.append)
+            assert results == [None]
+        else:
+            with pytest.raises(ResourceLimitExceededError, match="0 of 2 messages"):
+                transaction.commit(results.append)
+        assert queue.message_count == (2 if has_room else 0)
+
+
+# ---- no-local ----
+
+
+@pytest.fixture(params=["owner", "exclusive_consumer"])
+def owned(model: Model, request: pytest.FixtureRequest) -> tuple[Queue, Owner]:
+    queue, owner = make(model, "q", durable=True, no_local=True), Owner()
+    setattr(queue, request.param, owner)
+    return queue, owner
+
+
+def test_what_the_owner_publishes_is_dropped(model: Model, owned: tuple[Queue, Owner]) -> None:
+    queue, owner = owned
+    for persistent in (False, True):
+        for publisher in (owner, Owner()):
+            message = by(publisher, model.message("q", b"other" if publisher is not owner else b"own"))
+            message.is_persistent = persistent
+            is_promised = model.broker.publish(message, model.broker.exchanges[""])
+            assert is_promised == (persistent and publisher is not owner)
+    model.broker.publish(model.message("q", b"unknown"), model.broker.exchanges[""])
+    assert bodies(queue) == [b"other", b"other", b"unknown"]
+    assert len(queue.journal.live) == 2
+    assert (queue.message_count, queue.message_bytes) == (3, len(b"otherotherunknown"))
+
+
+def test_others_get_what_is_dropped_here(model: Model, owned: tuple[Queue, Owner]) -> None:
+    queue, owner = owned
+    durable, transient = model.queue("durable", durable=True), model.queue("transient")
+    for each in (queue, durable, transient):
+        model.broker.exchanges["amq.fanout"].bind(each, "")
+    model.broker.publish(by(owner, model.message("", b"own")), model.broker.exchanges["amq.fanout"])
+    model.broker.publish(
+        by(owner, model.message("", b"passing", persistent=False)), model.broker.exchanges["amq.fanout"]
+    )
+    model.sync()
+    assert bodies(durable) == bodies(transient) == [b"own", b"passing"]
+    assert bodies(queue) == []
+    assert (len(durable.journal.live), len(queue.journal.live)) == (1, 0)
+
+
+def test_there_is_room_for_what_is_dropped(model: Model) -> None:
+    queue, owner = make(model, "q", no_local=True, most_messages=1), Owner()
+    queue.owner = owner
+    model.publish("q", b"1")
+    model.broker.publish(by(owner, model.message("q", b"own")), model.broker.exchanges[""])
+    with pytest.raises(ResourceLimitExceededError):
+        model.publish("q", b"2")
+    other = model.queue("other")
+    for each in (queue, other):
+        model.broker.exchanges["amq.fanout"].bind(each, "")
+    model.broker.publish(by(owner, model.message("q", b"own")), model.broker.exchanges["amq.fanout"])
+    assert bodies(queue) == [b"1"]
+    assert bodies(other) == [b"own"]
+
+
+def test_without_an_owner_everything_is_taken(model: Model) -> None:
+    queue, publisher = make(model, "q", no_local=True), Owner()
+    model.broker.publish(by(publisher, model.message("q", b"1")), model.broker.exchanges[""])
+    queue.owner = publisher
+    model.broker.publish(by(publisher, model.message("q", b"2")), model.broker.exchanges[""])
+    queue.owner = None
+    model.broker.publish(by(publisher, model.message("q", b"3")), model.broker.exchanges[""])
+    assert bodies(queue) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_transaction_drops_at_commit(model: Model, owned: tuple[Queue, Owner], persistent: bool) -> None:
+    queue, owner = owned
+    transaction = LocalTransaction(model.broker, 0)
+    for publisher, body in ((owner, b"own"), (Owner(), b"other")):
+        message = by(publisher, model.message("q", body, persistent=persistent))
+        transaction.publish(message, model.broker.exchanges[""])
+    results: list[object] = []
+    transaction.commit(results.append)
+    model.sync()
+    assert results == [None]
+    assert bodies(queue) == [b"other"]
+    assert len(queue.journal.live) == persistent
+    consumer = model.consumer(queue)
+    model.sync()
+    assert consumer.bodies == [b"other"]
+    assert (queue.message_count, queue.acquired_count) == (1, 1)
+
+
+# ---- idle queues ----
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_idle_queues_are_due_when_their_time_is_over(model: Model, is_turned: bool) -> None:
+    queues = IdleQueues(lambda: model.now)
+    one, two = make(model, "one", auto_delete_seconds=5), make(model, "two", auto_delete_seconds=9)
+    assert queues.take_due() == []
+    for queue in (two, one) if is_turned else (one, two):
+        queues.begin(queue)
+    model.now += 4.9
+    assert queues.take_due() == []
+    model.now += 0.2
+    assert one in queues
+    assert queues.take_due() == [one]
+    assert one not in queues
+    assert (len(queues), queues.take_due()) == (1, [])
+    model.now += 4
+    assert queues.take_due() == [two]
+    assert len(queues) == 0
+
+
+def test_the_time_of_an_idle_queue_begins_anew(model: Model) -> None:
+    queues = IdleQueues(lambda: model.now)
+    queue = make(model, "one", auto_delete_seconds=5)
+    queues.begin(queue)
+    model.now += 4
+    queues.begin(queue)
+    model.now += 4
+    assert queues.take_due() == []
+    model.now += 1
+    assert queues.take_due() == [queue]
+
+
+def test_an_idle_queue_that_is_gone_is_forgotten(model: Model) -> None:
+    queues = IdleQueues(lambda: model.now)
+    queue = make(model, "one", auto_delete_seconds=5)
+    queues.begin(queue)
+    queues.forget(queue)
+    queues.forget(queue)
+    model.now += 6
+    assert len(queues) == 0
+    assert queues.take_due() == []
+
+
+# ---- after a restart ----
+
+
+def test_a_queue_is_of_its_kind_after_a_restart(tmp_path: Path) -> None:
+    arguments = typed_map({"qpid.max_count": 2, "no-local": 1, "qpid.auto_delete_timeout": 9})
+
+    async def scenes() -> None:
+        async with wired(tmp_path) as stage:
+            await stage.wiring.declare_queue("q", durable=True, auto_delete=True, arguments=arguments)
+            await stage.publish("", "q", b"1")
+        async with wired(tmp_path) as stage:
+            queue = stage.broker.queues["q"]
+            assert isinstance(queue, CountedNoLocalQueue)
+            assert (queue.most_messages, queue.auto_delete_seconds, queue.owner) == (2, 9, None)
+            assert len(stage.broker.idle_queues) == 0
+            await stage.publish("", "q", b"2")
+            with pytest.raises(ResourceLimitExceededError):
+                await stage.publish("", "q", b"3")
+            assert stage.bodies("q") == [b"1", b"2"]
+
+    asyncio.run(scenes())
+
+
+def test_arguments_that_were_kept_once_and_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As qpidd, or an earlier version, has taken them."""
+    arguments = typed_map({"qpid.max_count": "many"})
+
+    async def declare(stage: Wired) -> None:
+        monkeypatch.setattr(broker.wiring, "read_arguments", lambda _: NO_ARGUMENTS)
+        await stage.wiring.declare_queue("q", durable=True, arguments=arguments)
+        monkeypatch.setattr(broker.wiring, "read_arguments", read_arguments)
+        await stage.publish("", "q", b"1")
+
+    async def scenes() -> None:
+        async with wired(tmp_path) as stage:
+            await declare(stage)
+        async with wired(tmp_path) as stage:
+            queue = stage.broker.queues["q"]
+            assert type(queue) is Queue
+            assert queue.arguments == arguments
+            assert stage.bodies("q") == [b"1"]
+
+    asyncio.run(scenes())
+    assert any('"q"' in text and "qpid.max_count" in text for text in caplog.messages)

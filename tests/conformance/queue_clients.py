@@ -1,0 +1,48 @@
+"""What the tests of queues have in common: two sessions of one connection, one of another, and time that goes by."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from formats.amqp_0_10.maps import TypedMap, typed_map
+from tests.broker.protocols.world import Client, World
+
+OWNER, BESIDE = 1, 2
+"""The channels of the two sessions of one connection."""
+
+
+class Clients(NamedTuple):
+    """Who takes part."""
+
+    world: World
+    here: Client
+    there: Client
+
+
+def clients(world: World | None = None, *, timeout: int = 0) -> Clients:
+    """A connection with two sessions, the first of which outlives it for `timeout` seconds, and another with one."""
+    world = world or World()
+    here = world.open_client(name=b"owner", timeout=timeout)
+    here.attach(b"beside", on=BESIDE)
+    there = world.open_client(name=b"there")
+    return Clients(world, here, there)
+
+
+def arguments(values: dict[str, Any]) -> TypedMap:
+    """A field table."""
+    return typed_map(values)
+
+
+def pass_time(world: World, seconds: float) -> None:
+    """Let time go by, and the server look at what is due."""
+    world.now += seconds
+    world.sessions.tick(world.now)
+    for queue in world.broker.idle_queues.take_due():
+        asyncio.run(world.broker.wiring.delete_if_unused(queue))
+    world.run()
+
+
+def bodies(world: World, name: str) -> list[bytes]:
+    """What is on a queue and nobody has."""
+    return [bytes(entry.message.body) for entry in world.broker.queues[name].available()]

@@ -1,0 +1,254 @@
+"""When an auto-delete queue goes, what becomes of its messages, and how long it stays if it is to stay for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from formats.amqp_0_10.codes import ErrorCode
+from tests.broker.protocols.world import World
+from tests.conformance.queue_clients import BESIDE, arguments, bodies, clients, pass_time
+from tests.support.raw_peer import RawPeer
+from tests.support.served import client, served
+
+ALL = ((0, 1000),)
+TIMED = arguments({"qpid.auto_delete_timeout": 30})
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_shared_one_goes_with_its_last_consumer_and_not_before_there_was_one(durable: bool) -> None:
+    world, here, there = clients()
+    here.declare("q", auto_delete=True, durable=durable)
+    here.control("session.detach", on=1, name=b"owner")
+    pass_time(world, 3600)
+    assert "q" in world.broker.queues
+    here.subscribe("q", on=BESIDE)
+    there.subscribe("q", acquire_mode=1)
+    here.command("message.cancel", on=BESIDE, destination="q")
+    here.sync()
+    assert "q" in world.broker.queues  # somebody still looks at it
+    there.machine.closed()
+    world.run()
+    assert "q" not in world.broker.queues
+
+
+def test_an_exclusive_one_goes_with_its_session_and_not_with_its_last_consumer() -> None:
+    world, here, _there = clients()
+    here.declare("q", auto_delete=True, exclusive=True)
+    here.subscribe("q")
+    here.command("message.cancel", destination="q")
+    here.sync()
+    assert "q" in world.broker.queues
+    here.control("session.detach", on=1, name=b"owner")
+    here.sync()
+    assert "q" not in world.broker.queues
+
+
+def test_one_that_was_made_exclusive_later_goes_with_its_session() -> None:
+    world, here, there = clients()
+    here.declare("q", auto_delete=True)
+    there.declare("q", exclusive=True)
+    there.control("session.detach", on=1, name=b"there")
+    there.sync()
+    assert "q" not in world.broker.queues
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_is_left_goes_to_the_alternate_exchange_with_what_was_acquired(durable: bool) -> None:
+    world, here, there = clients()
+    there.declare("dead")
+    there.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
+    here.declare("q", auto_delete=True, durable=durable, alternate_exchange="amq.fanout")
+    here.publish("q", b"1", b"2", b"3", b"4")
+    here.subscribe("q", messages=3)
+    assert here.take() == [b"1", b"2", b"3"]
+    here.command("message.accept", transfers=((1, 1),))
+    here.machine.closed()
+    world.run()
+    assert "q" not in world.broker.queues
+    assert bodies(world, "dead") == [b"1", b"3", b"4"]
+
+
+def test_where_what_is_left_has_no_room_it_stays_and_can_be_used() -> None:
+    world, here, there = clients()
+    there.declare("dead", arguments=arguments({"qpid.max_count": 1}))
+    there.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
+    here.declare("q", auto_delete=True, exclusive=True, alternate_exchange="amq.fanout")
+    here.publish("q", b"1", b"2")
+    here.machine.closed()
+    world.run()
+    assert bodies(world, "dead") == [b"1"]
+    assert bodies(world, "q") == [b"2"]
+    there.command("queue.purge", queue="dead")
+    there.subscribe("q", messages=0)
+    there.command("message.cancel", destination="q")
+    there.sync()
+    assert "q" not in world.broker.queues
+    assert bodies(world, "dead") == [b"2"]
+
+
+def test_rejected_messages_are_never_offered_again() -> None:
+    world, here, there = clients()
+    there.declare("dead")
+    there.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
+    here.declare("q", alternate_exchange="amq.fanout")
+    here.declare("plain")
+    for queue in ("q", "plain"):
+        here.publish(queue, b"1", b"2")
+        here.subscribe(queue)
+    assert len(here.take()) == 4
+    here.command("message.reject", transfers=ALL)
+    here.sync()
+    assert [world.broker.queues[name].message_count for name in ("q", "plain")] == [0, 0]
+    assert bodies(world, "dead") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_messages_that_expire_go_nowhere(exclusive: bool) -> None:
+    world, here, there = clients()
+    there.declare("dead")
+    there.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
+    here.declare("q", exclusive=exclusive, alternate_exchange="amq.fanout")
+    here.publish("q", b"short", ttl=1000)
+    here.publish("q", b"long")
+    here.sync()
+    world.now += 2
+    assert world.broker.expire() == 1
+    here.command("queue.delete", queue="q")
+    here.sync()
+    assert bodies(world, "dead") == [b"long"]
+
+
+# ---- those that stay for a while ----
+
+
+def leave(world: World, kind: str, **values: Any) -> None:
+    """Declare a queue that stays for a while, use it, and leave it."""
+    client = world.open_client(name=b"leaver")
+    client.declare("q", auto_delete=True, exclusive=kind == "exclusive", arguments=TIMED, **values)
+    if kind == "shared":
+        client.subscribe("q")
+    client.machine.closed()
+    world.run()
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+@pytest.mark.parametrize("durable", [False, True])
+def test_it_goes_when_its_time_is_over(kind: str, durable: bool) -> None:
+    world = World()
+    leave(world, kind, durable=durable)
+    pass_time(world, 29)
+    assert world.open_client().call("queue.query", queue="q")["queue"] == "q"
+    pass_time(world, 2)
+    assert not world.open_client(name=b"other").call("queue.query", queue="q")["queue"]
+    assert len(world.broker.idle_queues) == 0
+
+
+def test_a_shared_one_that_nobody_has_used_has_no_time() -> None:
+    world, here, _there = clients()
+    here.declare("q", auto_delete=True, arguments=TIMED)
+    here.machine.closed()
+    pass_time(world, 1000)
+    assert "q" in world.broker.queues
+
+
+def test_its_time_begins_only_when_nobody_is_left() -> None:
+    world, here, there = clients()
+    here.declare("q", auto_delete=True, arguments=TIMED)
+    for user in (here, there):
+        user.subscribe("q")
+    here.machine.closed()
+    world.run()
+    assert len(world.broker.idle_queues) == 0
+    there.machine.closed()
+    world.run()
+    assert world.broker.queues["q"] in world.broker.idle_queues
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+@pytest.mark.parametrize("use", ["own", "consume", "browse"])
+def test_it_stays_while_it_is_used_and_its_time_begins_anew(kind: str, use: str) -> None:
+    world = World()
+    leave(world, kind)
+    pass_time(world, 20)
+    user = world.open_client()
+    if use == "own":
+        user.declare("q", exclusive=True)
+    else:
+        user.subscribe("q", acquire_mode=int(use == "browse"))
+    pass_time(world, 100)
+    assert "q" in world.broker.queues
+    user.machine.closed()
+    pass_time(world, 29)
+    assert "q" in world.broker.queues
+    pass_time(world, 2)
+    assert "q" not in world.broker.queues
+
+
+def test_one_that_is_deleted_has_no_time_left() -> None:
+    world = World()
+    leave(world, "exclusive")
+    other = world.open_client()
+    other.command("queue.delete", queue="q")
+    other.declare("q", auto_delete=True)
+    assert len(world.broker.idle_queues) == 0
+    pass_time(world, 100)
+    assert "q" in world.broker.queues  # another one of that name
+
+
+def test_used_and_left_again_between_its_time_and_its_end() -> None:
+    """The server has found that its time is over; by the time at which it comes to that, it has its time again."""
+    world = World()
+    leave(world, "shared")
+    world.now += 31
+    (queue,) = world.broker.idle_queues.take_due()
+    removal = world.broker.wiring.delete_if_unused(queue)
+    user = world.open_client()
+    user.subscribe("q")
+    user.machine.closed()
+    world.run()
+    assert queue in world.broker.idle_queues
+    world.work.append((removal, lambda _: None))
+    world.run()
+    assert "q" in world.broker.queues
+    pass_time(world, 31)
+    assert "q" not in world.broker.queues
+
+
+def test_without_auto_delete_the_time_means_nothing() -> None:
+    world, here, _there = clients()
+    here.declare("q", exclusive=True, arguments=TIMED)
+    here.machine.closed()
+    pass_time(world, 100)
+    assert "q" in world.broker.queues
+
+
+def test_the_server_looks_at_what_is_due() -> None:
+    async def test() -> None:
+        async with served() as found:
+            queues = found.broker.queues
+            for name, seconds in (("long", 3600), ("short", 1)):
+                peer = await client(RawPeer, found.port)
+                values = arguments({"qpid.auto_delete_timeout": seconds})
+                declare = {"queue": name, "exclusive": True, "auto_delete": True, "arguments": values}
+                number = await client(peer.send_command, "queue.declare", **declare)
+                await client(peer.wait_for, number)
+                await client(peer.end)
+            await found.until(lambda: "short" not in queues)
+            assert [*queues] == ["long"]
+            assert queues["long"] in found.broker.idle_queues
+
+    asyncio.run(test())
+
+
+def test_arguments_that_cannot_be_meant_make_no_queue() -> None:
+    world = World()
+    for number, values in enumerate(
+        ({"qpid.max_count": -1}, {"qpid.max_size": "foo"}, {"qpid.policy_type": "?"}, {"qpid.auto_delete_timeout": -3})
+    ):
+        client = world.open_client(name=b"%d" % number)
+        client.command("queue.declare", queue="q", arguments=arguments(values))
+        assert client.failure()[0] == ErrorCode.INVALID_ARGUMENT
+        assert "q" not in world.broker.queues

@@ -1,0 +1,229 @@
+"""What a publisher may ask of the broker for a message: discard-unroutable and immediate; and what it may not: the time
+at which it came, where the broker sets it, and more than a queue holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.settings import BrokerSettings
+from formats.amqp_0_10.codes import ErrorCode
+from tests.broker.protocols.world import BYTES, MESSAGES, Client, World, header
+from tests.conformance.queue_clients import Clients, arguments, bodies, clients
+
+ALL = ((0, 1000),)
+
+
+def with_alternate(timestamp: bool = False) -> Clients:
+    """An exchange `x` to which queues can be bound, and a queue `dead` on its alternate exchange."""
+    found = clients(World(BrokerSettings(auth=False, enable_timestamp=timestamp)))
+    here = found.here
+    here.declare("dead")
+    here.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
+    here.command("exchange.declare", exchange="x", type="direct", alternate_exchange="amq.fanout")
+    here.declare("q")
+    here.command("exchange.bind", queue="q", exchange="x", binding_key="k")
+    here.sync()
+    return found
+
+
+# ---- discard-unroutable ----
+
+
+@pytest.mark.parametrize("accept_mode", [0, 1])
+@pytest.mark.parametrize("discard", [False, True])
+def test_what_no_queue_wants_goes_to_the_alternate_exchange_unless_it_may_be_dropped(
+    accept_mode: int, discard: bool
+) -> None:
+    world, here, _there = with_alternate()
+    for key, body in (("k", b"wanted"), ("nobody", b"unwanted")):
+        head = header(routing_key=key, discard_unroutable=discard)
+        here.command("message.transfer", destination="x", accept_mode=accept_mode, header=head, body=body)
+    here.sync()
+    assert bodies(world, "q") == [b"wanted"]
+    assert bodies(world, "dead") == ([] if discard else [b"unwanted"])
+    assert not here.exceptions
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_without_an_alternate_exchange_it_is_dropped_and_completed(discard: bool) -> None:
+    _world, here, _there = clients()
+    (number,) = here.publish("nobody", b"m", exchange="amq.direct", discard_unroutable=discard)
+    here.sync()
+    assert number in here.completed
+    assert not here.exceptions
+
+
+def test_what_a_consumer_rejects_is_not_unroutable() -> None:
+    world, here, _there = with_alternate()
+    here.declare("r", alternate_exchange="amq.fanout")
+    here.publish("r", b"m", discard_unroutable=True)
+    here.subscribe("r")
+    assert here.take() == [b"m"]
+    here.command("message.reject", transfers=ALL)
+    here.sync()
+    assert bodies(world, "dead") == [b"m"]
+
+
+# ---- immediate ----
+
+
+def send_immediate(client: Client, *contents: bytes, discard: bool = False) -> None:
+    client.publish("k", *contents, exchange="x", immediate=True, discard_unroutable=discard)
+    client.sync()
+
+
+def test_without_a_consumer_it_is_as_if_no_queue_wanted_it() -> None:
+    world, here, _there = with_alternate()
+    send_immediate(here, b"1")
+    send_immediate(here, b"2", discard=True)
+    here.publish("k", b"plain", exchange="x")
+    here.sync()
+    assert bodies(world, "q") == [b"plain"]
+    assert bodies(world, "dead") == [b"1"]
+    assert not here.exceptions
+    assert here.completed >= set(range(here.sent[1]))
+
+
+def test_with_a_consumer_that_has_credit_it_is_delivered() -> None:
+    world, here, there = with_alternate()
+    there.subscribe("q", messages=2)
+    send_immediate(here, b"1", b"2", b"3")
+    assert there.take() == [b"1", b"2"]
+    assert bodies(world, "q") == []
+    assert bodies(world, "dead") == [b"3"]
+
+
+@pytest.mark.parametrize("lacking", [MESSAGES, BYTES])
+def test_a_consumer_without_credit_cannot_take_it(lacking: int) -> None:
+    world, here, there = with_alternate()
+    credit = {"messages": 0} if lacking == MESSAGES else {"size": 0}
+    there.subscribe("q", **credit)
+    send_immediate(here, b"1")
+    there.flow("q", lacking, 1000)
+    there.sync()
+    send_immediate(here, b"2")
+    assert there.take() == [b"2"]
+    assert bodies(world, "dead") == [b"1"]
+
+
+def test_a_consumer_that_only_looks_on_does_not_take_it() -> None:
+    world, here, there = with_alternate()
+    there.subscribe("q", acquire_mode=1)
+    send_immediate(here, b"1")
+    assert there.take() == []
+    assert bodies(world, "dead") == [b"1"]
+
+
+def test_a_session_that_is_detached_takes_nothing() -> None:
+    world, here, _there = with_alternate()
+    away = world.open_client(name=b"away", timeout=60)
+    away.subscribe("q")
+    away.machine.closed()
+    send_immediate(here, b"1")
+    assert bodies(world, "dead") == [b"1"]
+    assert bodies(world, "q") == []
+
+
+def test_all_its_queues_need_somebody_who_takes_it() -> None:
+    world, here, there = with_alternate()
+    here.declare("q2")
+    here.command("exchange.bind", queue="q2", exchange="x", binding_key="k")
+    there.subscribe("q")
+    send_immediate(here, b"1")
+    assert there.take() == []
+    there.subscribe("q2")
+    send_immediate(here, b"2")
+    assert there.take() == [b"2", b"2"]
+    assert bodies(world, "dead") == [b"1"]
+
+
+def test_immediate_in_a_transaction() -> None:
+    world, here, there = with_alternate()
+    here.command("tx.select")
+    send_immediate(here, b"1")
+    there.subscribe("q")
+    send_immediate(here, b"2")
+    here.command("tx.commit")
+    here.sync()
+    assert there.take() == [b"2"]
+    assert bodies(world, "dead") == [b"1"]
+
+
+def test_other_messages_of_that_connection_need_nobody() -> None:
+    world, here, _there = with_alternate()
+    send_immediate(here, b"1")
+    here.publish("k", b"2", exchange="x")
+    here.sync()
+    assert bodies(world, "q") == [b"2"]
+
+
+# ---- the time ----
+
+
+def sent(world: World, name: str) -> list[int | None]:
+    """The times that the messages of a queue have, as a consumer gets them."""
+    client = world.open_client(name=b"reader of " + name.encode())
+    client.subscribe(name)
+    client.sync()
+    return [delivery.properties.get("timestamp") for delivery in client.deliveries]
+
+
+def test_each_message_has_the_time_at_which_it_came() -> None:
+    world, here, _there = with_alternate(timestamp=True)
+    begin = int(world.now)
+    here.publish("q", b"1")
+    here.publish("q", b"2", timestamp=77)  # what its sender says does not count
+    world.now += 0.5
+    here.publish("q", b"3", priority=7)
+    world.now += 10
+    here.publish("q", b"4")
+    here.publish("q", b"5", ttl=60_000)
+    here.command("message.transfer", destination="amq.fanout", header=None, body=b"bare")
+    here.sync()
+    assert sent(world, "q") == [begin, begin, begin, begin + 10, begin + 10]
+    assert sent(world, "dead") == [begin + 10]
+
+
+def test_without_the_option_a_message_keeps_what_its_sender_says() -> None:
+    world, here, _there = with_alternate()
+    here.publish("q", b"1")
+    here.publish("q", b"2", timestamp=77)
+    here.sync()
+    assert sent(world, "q") == [None, 77]
+
+
+def test_all_else_of_a_message_stays_as_it_was() -> None:
+    world, here, _there = with_alternate(timestamp=True)
+    head = header({"content_type": "text/plain"}, routing_key="q", priority=3, delivery_mode=2)
+    here.command("message.transfer", destination="", header=head, body=b"m")
+    here.subscribe("q")
+    here.sync()
+    (delivery,) = here.deliveries
+    expected = {"routing_key": "q", "priority": 3, "delivery_mode": 2, "exchange": "", "timestamp": int(world.now)}
+    assert {name: value for name, value in delivery.properties.items() if value is not False} == expected
+    assert delivery.header.endswith(header({"content_type": "text/plain"}))
+
+
+def test_the_time_is_kept_with_the_message() -> None:
+    world = World(BrokerSettings(auth=False, enable_timestamp=True))
+    world.durable_queue("q")
+    client = world.open_client()
+    client.publish("q", b"m", delivery_mode=2)
+    client.sync()
+    (data,) = world.store.enqueued
+    kept = restore_message(data)
+    (live,) = [entry.message for entry in world.broker.queues["q"].entries()]
+    assert kept.header == live.header  # type: ignore[attr-defined]
+
+
+# ---- more than a queue holds ----
+
+
+@pytest.mark.parametrize("values", [{"qpid.max_count": 2}, {"qpid.max_count": "2"}, {"qpid.max_size": 2}])
+def test_who_sends_more_than_a_queue_holds_is_told(values: dict[str, object]) -> None:
+    world, here, there = clients()
+    here.declare("small", arguments=arguments({**values, "qpid.policy_type": "reject"}))
+    there.publish("small", b"1", b"2", b"3")
+    assert there.failure()[0] == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+    assert bodies(world, "small") == [b"1", b"2"]

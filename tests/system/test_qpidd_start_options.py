@@ -1,0 +1,169 @@
+"""`qpidd` as a process that is told what to do by a file, by the environment, and by old command lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.system.processes import PATIENCE_SECONDS
+
+ROOT: Final = Path(__file__).parents[2]
+SMALL: Final = "num-jfiles=4\njfile-size-pgs=1\ntpl-num-jfiles=4\ntpl-jfile-size-pgs=1\n"
+
+Start = Callable[..., subprocess.Popen[str]]
+Ended = tuple[int, str, str]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts qpidd with options, and variables of the environment; what is left of it in the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_it(*options: str, **variables: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "broker.qpidd", *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=ROOT, env=os.environ | {"HOME": str(tmp_path / "home")} | variables,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start_it
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "qpidd.conf"
+
+
+def ended(process: subprocess.Popen[str]) -> Ended:
+    """How a process ends by itself: exit code, output, errors."""
+    output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, output, errors
+
+
+def log_of(process: subprocess.Popen[str]) -> str:
+    """The log of a broker that starts and is told to end."""
+    assert process.stdout is not None
+    assert process.stdout.readline().strip().isdecimal(), process.communicate()[1]
+    process.send_signal(signal.SIGTERM)
+    code, output, errors = ended(process)
+    assert (code, output) == (0, "")
+    return errors
+
+
+# ---- the file and the environment ----
+
+
+def test_a_broker_that_a_file_describes(start: Start, file: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file.write_text(f"# mine\nport=0\nload-module=store\n{SMALL}data-dir = {data}\nlog-time=no\nprot=1\n")
+    log = log_of(start("--config", str(file)))
+    assert f"[Store] notice Store module initialized; dir={data}\n" in log
+    assert f"[Broker] warning {file}, line 10: prot is no option, and has no effect; do you mean port?\n" in log
+    assert (data / "rhm" / "STORE").is_file()
+
+
+def test_the_environment_comes_before_the_file(start: Start, file: Path, tmp_path: Path) -> None:
+    file.write_text(f"port=1\ndata-dir={tmp_path}/data\nlog-prefix=file\nlog-enable=info+\n")
+    variables = {
+        "QPID_CONFIG": str(file), "QPID_NO_DATA_DIR": "1", "QPID_LOG_PREFIX": "variable ", "QPID_PORT": "1",
+        "QPID_LOG_ENABLE": "debug+:Store", "QPID_SSL_CERT_DB": "/a/client's", "QPID_XYZZY": "1",
+    }  # fmt: skip
+    log = log_of(start("--port=0", "--log-prefix", "line ", **variables))
+    assert all(line.startswith("line ") for line in log.splitlines())
+    assert "warning QPID_XYZZY is no option, and has no effect; see --help\n" in log
+    assert "QPID_SSL" not in log
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_store_of_a_directory_of_modules(start: Start, tmp_path: Path) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    for name in ("linearstore.so", "ha.so"):
+        (modules / name).write_bytes(b"\x7fELF")
+    small = [f"--{line}" for line in SMALL.splitlines()]
+    options = ("--module-dir", str(modules), "--port=0", "--data-dir", str(tmp_path / "data"))
+    log = log_of(start(*options, *small))
+    assert "notice Store module initialized" in log
+    assert f"[Broker] warning {modules}: passed over, since there are no modules of these names: ha.so\n" in log
+    assert "No store is loaded" in log_of(start(*options, "--no-module-dir"))
+    code, output, errors = ended(start("--help", "--module-dir", str(modules)))
+    assert (code, errors) == (0, "")
+    assert "--num-jfiles N (8)" in output
+
+
+@pytest.mark.parametrize("option", ["--help", "--version", "--check"])
+def test_whatever_is_asked_for_the_file_has_to_be_right(start: Start, file: Path, option: str) -> None:
+    code, output, errors = ended(start(option, "--config", str(file)))
+    assert (code, output) == (1, "")
+    wanted = "the configuration file cannot be read: No such file or directory; see --config"
+    assert errors == f"qpidd: {file}: {wanted}\n"
+    file.write_text("[broker]\n")
+    assert ended(start(option, "--config", str(file)))[2] == f'qpidd: {file}, line 1: "[broker]" is not name=value\n'
+
+
+def test_a_daemon_that_a_file_describes(start: Start, file: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    file.write_text(f"daemon=yes\nport=0\nno-data-dir=yes\npid-dir={tmp_path}\nlog-output={log}\nwait=30s\n")
+    code, output, errors = ended(start("--config", str(file)))
+    assert (code, errors) == (0, "")
+    port = int(output)
+    asked = ("--config", str(file), "--port", str(port))
+    assert ended(start(*asked, "--check"))[0] == 0
+    assert ended(start(*asked, "--quit")) == (0, "", "")
+    assert "Broker running" in log.read_text()
+
+
+# ---- old command lines ----
+
+
+def test_options_that_have_no_effect_are_told(start: Start) -> None:
+    log = log_of(
+        start(
+            "-p0", "--no-data-dir", "-m", "yes", "--mgmt-pub-interval=10", "--link-maintenance-interval", "0.1",
+            "--ack", "0", "--ha-cluster=no", "--worker-threads", "3", "--staging-threshold=500000", "--no-module-dir",
+            "--log-time=no",
+        )
+    )  # fmt: skip
+    lines = [line for line in log.splitlines() if line.startswith("[Broker] notice option ")]
+    assert [line.split()[3] for line in lines] == [
+        "mgmt-enable", "mgmt-pub-interval", "link-maintenance-interval", "ack", "worker-threads", "staging-threshold",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "option", ["--require-encryption", "--acl-file=a.acl", "--ssl-cert-db=/d", "--ssl-port=5671", "--ha-cluster=yes"]
+)
+@pytest.mark.parametrize("is_daemon", [False, True])
+def test_a_broker_that_would_be_less_safe_than_it_is_told_to_be(start: Start, option: str, is_daemon: bool) -> None:
+    code, output, errors = ended(start("-p0", "--no-data-dir", option, *(["--daemon"] if is_daemon else [])))
+    assert (code, output) == (1, "")
+    assert errors.startswith(f"qpidd: {option.partition('=')[0]} is not to be had here yet: ")
+    assert errors.count("\n") == 1
+
+
+# ---- the network ----
+
+
+def test_a_service_manager_is_told(start: Start, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE_SECONDS)
+        process = start("-p0", "--no-data-dir", NOTIFY_SOCKET=str(tmp_path / "notify"))
+        assert manager.recv(100) == b"READY=1"
+        process.terminate()
+        assert manager.recv(100) == b"STOPPING=1"
+        assert ended(process)[0] == 0
