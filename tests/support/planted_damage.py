@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from formats.rhm.geometry import BLOCK_SIZE
 from tests.support.dump import Dump, Line, dump
 from tests.support.known_history import LEFT, OUTSTANDING, XIDS, History
+from tools.generate import planting
 from tools.qstore_check import command
 
 # ---- stores ----
@@ -87,16 +88,19 @@ class Planted:
         (self.path / file).unlink(missing_ok=True)
         (self.path / file).write_bytes(content)
 
+    def own(self, file: str) -> Path:
+        """The path of a file that is this copy's alone, so that it may be damaged."""
+        self.write(file, self.read(file))
+        return self.path / file
+
     def patch(self, spot: Spot, content: bytes) -> None:
         """Overwrite bytes of a file."""
         assert spot.offset is not None
-        whole = self.read(spot.file)
-        whole[spot.offset : spot.offset + len(content)] = content
-        self.write(spot.file, whole)
+        planting.patch(self.own(spot.file), spot.offset, content)
 
     def flip(self, spot: Spot, mask: int = 1) -> None:
         assert spot.offset is not None
-        self.patch(spot, bytes([self.read(spot.file)[spot.offset] ^ mask]))
+        planting.flip(self.own(spot.file), spot.offset, mask)
 
     def remove(self, name: str) -> None:
         """Remove a file, a link, or a directory with all that is in it."""
@@ -204,7 +208,7 @@ def overwrite(source: tuple[str, int], target: tuple[str, int]) -> Callable[[Pla
 
     def do(planted: Planted) -> None:
         files = planted.original.files
-        planted.write(files[target[0]][target[1]], planted.read(files[source[0]][source[1]]))
+        planting.replace_with(planted.own(files[target[0]][target[1]]), planted.path / files[source[0]][source[1]])
 
     return do
 
@@ -240,8 +244,7 @@ def resize(journal: str, number: int, size: int) -> Callable[[Planted], None]:
     """Cuts a file off, or makes it longer."""
 
     def do(planted: Planted) -> None:
-        file = planted.original.files[journal][number]
-        planted.write(file, bytes(planted.read(file)[:size].ljust(size, b"\0")))
+        planting.resize(planted.own(planted.original.files[journal][number]), size)
 
     return do
 

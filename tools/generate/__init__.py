@@ -1,0 +1,1 @@
+"""Large synthetic fleets of stores with known content: what `qstore-generate` does."""

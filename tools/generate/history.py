@@ -1,0 +1,363 @@
+"""What happens to one queue: messages come, singly or in transactions, consumers take them, and some stay.
+
+Each message is meant to stay or to be taken when it comes. Those to be taken wait in a backlog whose length swells and
+shrinks, as where consumers are away for a while; it is taken from its front, and now and then a little behind it. In
+the end it is empty. Then come the transactions in doubt: each enqueues messages and locks others.
+
+Where a journal refuses a message, and the number of messages is given, consumers take the oldest ones, those that were
+to stay too; otherwise the queue's history ends. What is remembered of a message that stays is 16 bytes, besides what
+the journal's writer keeps of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from formats.rhm.geometry import BLOCK_SIZE
+from store.journal.step import JournalFullError
+from tools.generate.fleet import IN_DOUBT_RECORDS, FleetSpec, QueuePlan, StoreFormat, queue_source
+from tools.generate.messages import MessageFactory
+from tools.generate.outcome import IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING, Counts, LiveMessage, Sample
+from tools.generate.ring_journals import GeneratedJournal
+
+_LARGEST_GROUP: Final = 8  # messages of a transaction
+_MOST_IN_FLUSH: Final = 32  # records
+_FLUSH_BYTES: Final = 1 << 20
+_MOST_BACKLOG: Final = 5000  # messages
+_BACKLOG_SHARE: Final = 8  # the backlog is at most one in so many of all messages
+_JITTER: Final = 0.1  # share of the messages that are taken out of turn
+_JITTER_SPAN: Final = 8
+_TAKEN_AT_ONCE: Final = 16  # messages, where a journal is full; and at least one in eight of all
+_MOST_TURNS: Final = 40  # of taking, for one message
+_RECORD_BYTES: Final = 64 + BLOCK_SIZE // 2  # of a record beside its data, at a mean
+_SIZE_BITS: Final = 25  # of a message's body; the place of the message is above
+_SAMPLES: Final = 16
+
+
+class Waiting(NamedTuple):
+    """A message that is there: its record id, and its place and body's size packed."""
+
+    rid: int
+    packed: int
+
+
+class _RunEndError(Exception):
+    """The journal takes nothing more of what is wanted."""
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """An open transaction: what it sent and what it took."""
+
+    xid: bytes
+    sent: list[Waiting] = field(default_factory=list)
+    taken: list[Waiting] = field(default_factory=list)
+
+
+class QueueHistory:
+    """The history of one queue.
+
+    Args:
+        spec: the fleet's.
+        store: number of the store.
+        plan: the queue's.
+        journal: where it is written.
+        factory: makes its messages.
+        rids: gives record ids.
+
+    Attributes:
+        counts: what was done.
+        samples: records among which one can be damaged, where that is planned.
+        flushes: how many there were.
+        last_flush: the place where the last flush begins.
+        last_ended: the last transaction that was ended, and whether it was committed; None if there is none.
+        open_enqueues, open_dequeues: xid of a transaction in doubt -> how many messages it has here.
+    """
+
+    def __init__(
+        self,
+        spec: FleetSpec,
+        store: int,
+        plan: QueuePlan,
+        journal: GeneratedJournal,
+        factory: MessageFactory,
+        rids: Callable[[], int],
+    ) -> None:
+        self._spec, self._plan, self._journal, self._factory, self._rids = spec, plan, journal, factory, rids
+        self._source = queue_source(spec, store, plan.number, "life")
+        self._chance = queue_source(spec, store, plan.number, "samples")
+        self._size = spec.sizes.sampler(queue_source(spec, store, plan.number, "sizes"))
+        self._process = queue_source(spec, store, plan.number, "xids").randbytes(16)
+        self._kept_rids, self._kept = array("Q"), array("Q")
+        self._kept_head = 0  # those before were taken after all
+        self._backlog: deque[Waiting] = deque()
+        self._locked: dict[int, bytes] = {}
+        self._in_doubt: list[tuple[Waiting, bytes]] = []
+        self._place = self._bytes = self._unflushed = self._end_of_flush = 0
+        self._until_flush = 1
+        self._allowed = 0  # messages of the backlog that consumers leave now
+        self._transactions = 0
+        self.counts = Counts()
+        self.samples: list[Sample] = []
+        self.flushes = 0
+        self.last_flush = 0
+        self.last_ended: tuple[bytes, bool] | None = None
+        self.open_enqueues: dict[bytes, int] = {}
+        self.open_dequeues: dict[bytes, int] = {}
+
+    # ---- the whole ----
+
+    def run(self) -> None:
+        """Let everything happen. Raises OSError."""
+        group = self._group_chance()
+        random_number = self._source.random
+        try:
+            while not self._is_enough():
+                if random_number() < group:
+                    self._transaction()
+                else:
+                    self._message()
+                self._consume()
+                self._flush_if_due()
+        except _RunEndError:
+            pass
+        self._drain()
+        for xid in self._plan.in_doubt:
+            self._leave_in_doubt(xid)
+        self._flush()
+
+    def live(self) -> Iterator[LiveMessage]:
+        """The messages that are there in the end, in the order of their record ids."""
+        kept = (
+            (self._kept_rids[at], self._kept[at], self._locked.get(self._kept_rids[at], b""))
+            for at in range(self._kept_head, len(self._kept_rids))
+        )
+        left = sorted((rid, packed, b"") for rid, packed in self._backlog)
+        opened = sorted((each.rid, each.packed, xid) for each, xid in self._in_doubt)
+        open_rids = {each.rid for each, _ in self._in_doubt}
+        for rid, packed, xid in heapq.merge(kept, left, opened):
+            state = IN_DOUBT_ENQUEUE if rid in open_rids else IN_DOUBT_DEQUEUE if xid else OUTSTANDING
+            yield LiveMessage(rid, state, packed >> _SIZE_BITS, packed & ((1 << _SIZE_BITS) - 1), xid)
+
+    def _group_chance(self) -> float:
+        """How likely the next thing is a transaction, so that the asked share of the messages is in one."""
+        share, mean = self._spec.transactions, (_LARGEST_GROUP + 1) / 2
+        return share / (share + (1 - share) * mean)
+
+    def _is_enough(self) -> bool:
+        if self._plan.messages is not None:
+            return self._place >= self._plan.messages
+        return self._bytes + len(self._backlog) * BLOCK_SIZE >= self._plan.room
+
+    # ---- sending ----
+
+    def _message(self) -> None:
+        sent = self._send(b"")
+        if sent is not None:
+            self._arrived(sent)
+
+    def _send(self, xid: bytes) -> Waiting | None:
+        """Send a message; None if an open transaction's is refused."""
+        size, place = self._size(), self._place
+        data = self._factory.message(place, size)
+        for _ in range(_MOST_TURNS):
+            rid = self._rids()
+            try:
+                at = self._journal.enqueue(rid, data, xid)
+            except JournalFullError:
+                self.counts.refused += 1
+                if xid:
+                    return None
+                self._make_room()
+                continue
+            self._place += 1
+            self.counts.sent += 1
+            grown = len(data) + _RECORD_BYTES
+            self._bytes += grown
+            self._unflushed += grown
+            self._until_flush -= 1
+            if self._plan.damage is not None:
+                self._sample(Sample(at, rid, len(data), self.flushes))
+            return Waiting(rid, place << _SIZE_BITS | size)
+        raise _RunEndError
+
+    def _sample(self, record: Sample) -> None:
+        """Keep some of the records, each as likely as any other."""
+        if len(self.samples) < _SAMPLES:
+            self.samples.append(record)
+        elif (at := int(self._chance.random() * self.counts.sent)) < _SAMPLES:
+            self.samples[at] = record
+
+    def _arrived(self, message: Waiting) -> None:
+        """A message is there for good: it stays, or waits to be taken."""
+        is_first_of_line = self._spec.format is StoreFormat.LINEARSTORE and not message.packed >> _SIZE_BITS
+        if self._source.random() < self._spec.dequeued and not is_first_of_line:
+            self._backlog.append(message)
+        else:
+            self._kept_rids.append(message.rid)
+            self._kept.append(message.packed)
+
+    # ---- taking ----
+
+    def _consume(self) -> None:
+        """Take of the backlog what is above its present measure."""
+        backlog, source = self._backlog, self._source
+        excess = len(backlog) - self._allowed
+        while excess > 0 and backlog:
+            excess -= 1
+            if source.random() < _JITTER:
+                backlog.rotate(-1 - int(source.random() * min(_JITTER_SPAN, len(backlog))))
+                self._take(backlog.pop())
+                # What was passed over is at the end now, and goes back to the front.
+                self._restore_order()
+            else:
+                self._take(backlog.popleft())
+
+    def _restore_order(self) -> None:
+        backlog = self._backlog
+        while len(backlog) > 1 and backlog[-1].rid < backlog[0].rid:
+            backlog.rotate(1)
+
+    def _allowed_backlog(self) -> int:
+        """How long the backlog may be now: a few waves of different heights over the queue's life."""
+        expected = self._plan.expected
+        most = min(_MOST_BACKLOG, expected // _BACKLOG_SHARE)
+        progress = self._place / expected
+        wave = 1.0 - math.cos(progress * 8 * math.pi)
+        return int(most * wave * (0.6 + 0.4 * math.sin(progress * 3)) / 2)
+
+    def _take(self, message: Waiting) -> None:
+        """Take a message outside of any transaction."""
+        try:
+            self._journal.dequeue(self._rids(), message.rid, b"")
+        except JournalFullError:
+            self.counts.refused += 1
+            self._backlog.appendleft(message)
+            raise _RunEndError from None
+        self.counts.taken += 1
+        self._bytes += BLOCK_SIZE
+        self._until_flush -= 1
+
+    def _make_room(self) -> None:
+        """The journal is full: take the oldest messages, if the number of messages counts, or end."""
+        if self._plan.messages is None:
+            raise _RunEndError
+        kept = len(self._kept_rids) - self._kept_head
+        count = max(_TAKEN_AT_ONCE, (kept + len(self._backlog)) // 8)
+        for _ in range(count):
+            oldest_kept = self._kept_rids[self._kept_head] if self._kept_head < len(self._kept_rids) else None
+            if self._backlog and (oldest_kept is None or self._backlog[0].rid < oldest_kept):
+                self._take(self._backlog.popleft())
+            elif oldest_kept is not None:
+                # Counted as taken first: what `_take` cannot take goes back to the backlog's front, which is older.
+                self._kept_head += 1
+                self._take(Waiting(oldest_kept, self._kept[self._kept_head - 1]))
+        self._flush()
+
+    def _drain(self) -> None:
+        """Take what still waits, as far as the journal takes it."""
+        try:
+            while self._backlog:
+                self._take(self._backlog.popleft())
+                self._flush_if_due()
+        except _RunEndError:
+            pass
+
+    # ---- transactions ----
+
+    def _transaction(self) -> None:
+        """A local transaction with some messages sent and some taken, which is committed or aborted."""
+        source = self._source
+        self._transactions += 1
+        transaction = _Transaction(self._transactions.to_bytes(8, "little") + self._process)
+        count = source.randint(1, _LARGEST_GROUP)
+        if self._plan.messages is not None:
+            count = min(count, self._plan.messages - self._place)
+        for _ in range(count):
+            sent = self._send(transaction.xid)
+            if sent is None:
+                break
+            transaction.sent.append(sent)
+        takes = min(len(self._backlog), int(source.random() * count))
+        while takes > len(transaction.taken) and self._take_in(transaction):
+            pass
+        if transaction.sent or transaction.taken:
+            self._end(transaction, commit=source.random() >= self._spec.aborted)
+        if len(transaction.sent) < count:
+            self._make_room()
+
+    def _take_in(self, transaction: _Transaction) -> bool:
+        message = self._backlog[0]
+        try:
+            self._journal.dequeue(self._rids(), message.rid, transaction.xid)
+        except JournalFullError:
+            return False
+        transaction.taken.append(self._backlog.popleft())
+        self._bytes += BLOCK_SIZE
+        return True
+
+    def _end(self, transaction: _Transaction, *, commit: bool) -> None:
+        try:
+            self._journal.finish_transaction(self._rids(), transaction.xid, commit=commit)
+        except JournalFullError:
+            self.counts.refused += 1
+            self._undo(transaction)  # never prepared: recovery drops it
+            raise _RunEndError from None
+        self._bytes += BLOCK_SIZE
+        self.last_ended = transaction.xid, commit
+        if not commit:
+            self.counts.aborts += 1
+            self._undo(transaction)
+            return
+        self.counts.commits += 1
+        self.counts.taken += len(transaction.taken)
+        for message in transaction.sent:
+            self._arrived(message)
+
+    def _undo(self, transaction: _Transaction) -> None:
+        self.counts.rolled_back += len(transaction.sent)
+        self._backlog.extendleft(reversed(transaction.taken))
+
+    def _leave_in_doubt(self, xid: bytes) -> None:
+        """A distributed transaction does a little, and is never ended."""
+        source = self._source
+        for _ in range(source.randint(1, IN_DOUBT_RECORDS)):
+            sent = self._send(xid)
+            if sent is None:
+                break
+            self._in_doubt.append((sent, xid))
+            self.open_enqueues[xid] = self.open_enqueues.get(xid, 0) + 1
+        at = len(self._kept_rids) - 1
+        for _ in range(source.randint(0, IN_DOUBT_RECORDS)):
+            while at >= self._kept_head and self._kept_rids[at] in self._locked:
+                at -= 1
+            if at < self._kept_head:
+                return
+            try:
+                self._journal.dequeue(self._rids(), self._kept_rids[at], xid)
+            except JournalFullError:
+                return
+            self._locked[self._kept_rids[at]] = xid
+            self.open_dequeues[xid] = self.open_dequeues.get(xid, 0) + 1
+
+    # ---- flushes ----
+
+    def _flush_if_due(self) -> None:
+        if self._until_flush <= 0 or self._unflushed >= _FLUSH_BYTES:
+            self._flush()
+            self._until_flush = self._source.randint(1, _MOST_IN_FLUSH)
+            self._allowed = self._allowed_backlog()
+
+    def _flush(self) -> None:
+        if self._journal.end == self._end_of_flush:
+            return
+        self._journal.flush()
+        self._unflushed = 0
+        self.flushes += 1
+        self.last_flush, self._end_of_flush = self._end_of_flush, self._journal.end

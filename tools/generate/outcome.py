@@ -1,0 +1,57 @@
+"""What came of a queue's history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+OUTSTANDING: Final = "outstanding"
+IN_DOUBT_ENQUEUE: Final = "in-doubt-enqueue"
+IN_DOUBT_DEQUEUE: Final = "in-doubt-dequeue"
+
+
+class LiveMessage(NamedTuple):
+    """A message that is there in the end.
+
+    Attributes:
+        rid: its record id.
+        state: "outstanding", "in-doubt-enqueue" or "in-doubt-dequeue".
+        place: in the order of sending, from 0.
+        size: bytes of its body.
+        xid: the transaction in doubt; empty if there is none.
+    """
+
+    rid: int
+    state: str
+    place: int
+    size: int
+    xid: bytes
+
+
+class Sample(NamedTuple):
+    """The record of a message: its place, its record id, bytes of its data, and how many flushes came before."""
+
+    place: int
+    rid: int
+    size: int
+    flush: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done to a queue.
+
+    Attributes:
+        sent: messages that were enqueued, in transactions or not.
+        taken: messages that were dequeued for good.
+        rolled_back: messages of transactions that were aborted.
+        commits, aborts: transactions that ended so.
+        refused: how often the journal had no room.
+    """
+
+    sent: int = 0
+    taken: int = 0
+    rolled_back: int = 0
+    commits: int = 0
+    aborts: int = 0
+    refused: int = 0

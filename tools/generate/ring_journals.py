@@ -1,0 +1,211 @@
+"""The journals of a fleet that are rings: each is driven by the writer that a running broker has.
+
+So what is in them is what a broker would have written: files go round, version 2 copies forward what is in the way, and
+version 1 refuses what has no room. Nothing is synced before all is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from formats.checksum import extend_crc32c
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from formats.rhm.jinf import JournalInfo
+from formats.rhm.records import Kind, RecordHeader
+from store.environment import Environment
+from store.journal.directory import data_path
+from store.journal.space import SIZE_BITS
+from store.journal.step import JournalBusyError, JournalFullError
+from store.journal.storage import JournalStorage, create_journal
+from store.journal.version_1_writer import Version1Writer
+from store.journal.writer_state import new_state
+from store.taking_up import take_up
+
+_WRITE_BYTES: Final = 1 << 20  # of one write at most
+_MOST_WAITS: Final = 1000  # for room, of one record
+
+
+class Spot(NamedTuple):
+    """Where something is: a file's path, and an offset in it."""
+
+    path: str
+    offset: int
+
+
+class GeneratedJournal(Protocol):
+    """A journal that is written, in any format. Places are bytes of the endless stream of its data areas."""
+
+    @property
+    def end(self) -> int:
+        """The place where the next record goes."""
+
+    def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
+        """A message, of a transaction if there is an xid. Returns its place. Raises JournalFullError."""
+
+    def dequeue(self, rid: int, target: int, xid: bytes, *, commit_decision: bool = False) -> None:
+        """The removal of the message `target`; in the prepared list, whether that decides to commit.
+
+        Raises JournalFullError.
+        """
+
+    def finish_transaction(self, rid: int, xid: bytes, *, commit: bool) -> None:
+        """The end of an open transaction. Raises JournalFullError."""
+
+    def flush(self) -> None:
+        """Write what is gathered. Raises OSError."""
+
+    def finish(self) -> None:
+        """Have all of it on the disk, and let the files go. Raises OSError."""
+
+    def spot(self, place: int) -> Spot:
+        """Where a place is."""
+
+    def files(self) -> list[str]:
+        """The paths of the files that were written to, by number."""
+
+
+class Version2Journal:
+    """A journal of version 2.
+
+    Args:
+        environment: disk, clock and random numbers.
+        directory: the journal's, which is made.
+        info: what the journal is to be.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, environment: Environment, directory: str, info: JournalInfo) -> None:
+        create_journal(environment.disk, directory, info)
+        self._directory, self._info = directory, info
+        page = _WRITE_BYTES
+        self._journal = take_up(environment, directory, info, info.geometry, new_state(), page=page, bound=page)
+        self._writer = self._journal.writer
+
+    @property
+    def end(self) -> int:
+        """The place where the next record goes."""
+        return self._writer.unsynced_place * BLOCK_SIZE + self._writer.unsynced
+
+    def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
+        """A message. Returns its place. Raises JournalFullError."""
+        writer, crc = self._writer, extend_crc32c(0, data)
+        for _ in range(_MOST_WAITS):
+            try:
+                if xid:
+                    writer.enqueue_in(xid, rid, (data,), len(data), crc)
+                else:
+                    writer.enqueue(rid, (data,), len(data), crc)
+            except JournalBusyError:
+                self.flush()
+            else:
+                return (writer.live[rid] >> SIZE_BITS) * BLOCK_SIZE
+        raise JournalFullError("there is never room")
+
+    def dequeue(self, rid: int, target: int, xid: bytes, *, commit_decision: bool = False) -> None:
+        """The removal of a message. Raises JournalFullError."""
+        if xid:
+            self._retry(lambda: self._writer.dequeue_in(xid, rid, target, commit_decision=commit_decision))
+        else:
+            self._retry(lambda: self._writer.dequeue(rid, target))
+
+    def finish_transaction(self, rid: int, xid: bytes, *, commit: bool) -> None:
+        """The end of a transaction. Raises JournalFullError."""
+        end = self._writer.commit if commit else self._writer.abort
+        self._retry(lambda: end(xid, rid))
+
+    def _retry(self, append: Callable[[], None]) -> None:
+        for _ in range(_MOST_WAITS):
+            try:
+                return append()
+            except JournalBusyError:
+                self.flush()
+        raise JournalFullError("there is never room")
+
+    def flush(self) -> None:
+        """Write what is gathered. Raises OSError."""
+        while self._journal.begin():
+            self._journal.finish(None)
+        if self._writer.failure is not None:
+            raise OSError(0, str(self._writer.failure), self._directory)
+
+    def finish(self) -> None:
+        """Have all of it on the disk. Raises OSError."""
+        self.flush()
+        _sync(self._journal.storage, self._info.geometry)
+
+    def spot(self, place: int) -> Spot:
+        """Where a place is."""
+        return _spot(self._directory, self._info, place)
+
+    def files(self) -> list[str]:
+        """The files that were written to."""
+        return _files(self._directory, self._info, self.end)
+
+
+class Version1Journal:
+    """A journal of version 1; the arguments are those of `Version2Journal`."""
+
+    def __init__(self, environment: Environment, directory: str, info: JournalInfo) -> None:
+        create_journal(environment.disk, directory, info)
+        self._directory, self._info = directory, info
+        self._storage = JournalStorage(environment.disk, directory, info.base_name, info.geometry)
+        clock = environment.clock
+        self._writer = Version1Writer(info.queue_name, info.geometry, page=_WRITE_BYTES, clock=clock)
+
+    @property
+    def end(self) -> int:
+        """The place where the next record goes."""
+        return self._writer.position * BLOCK_SIZE
+
+    def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
+        """A message. Returns its place. Raises JournalFullError."""
+        self._writer.enqueue(rid, (data,), xid=xid)
+        return self.end - RecordHeader(Kind.ENQUEUE, 1, 0, rid, len(xid), len(data)).size
+
+    def dequeue(self, rid: int, target: int, xid: bytes, *, commit_decision: bool = False) -> None:
+        """The removal of a message. Raises JournalFullError."""
+        self._writer.dequeue(rid, target, xid=xid, commit_decision=commit_decision)
+
+    def finish_transaction(self, rid: int, xid: bytes, *, commit: bool) -> None:
+        """The end of a transaction. Raises JournalFullError."""
+        (self._writer.commit if commit else self._writer.abort)(rid, xid)
+
+    def flush(self) -> None:
+        """Write what is gathered. Raises OSError."""
+        while (step := self._writer.next_flush()) is not None:
+            self._storage.write(step)
+            self._storage.trim()
+            self._writer.flushed()
+
+    def finish(self) -> None:
+        """Have all of it on the disk. Raises OSError."""
+        self.flush()
+        _sync(self._storage, self._info.geometry)
+
+    def spot(self, place: int) -> Spot:
+        """Where a place is."""
+        return _spot(self._directory, self._info, place)
+
+    def files(self) -> list[str]:
+        """The files that were written to."""
+        return _files(self._directory, self._info, self.end)
+
+
+def _sync(storage: JournalStorage, geometry: Geometry) -> None:
+    for number in range(geometry.files):
+        storage.file(number).sync()
+        storage.trim()
+    storage.close()
+
+
+def _spot(directory: str, info: JournalInfo, place: int) -> Spot:
+    index, offset = divmod(place, info.geometry.data_size)
+    return Spot(data_path(directory, info.base_name, index % info.geometry.files), DATA_OFFSET + offset)
+
+
+def _files(directory: str, info: JournalInfo, end: int) -> list[str]:
+    written = min(info.geometry.files, -(-end // info.geometry.data_size))
+    return [data_path(directory, info.base_name, number) for number in range(written)]
