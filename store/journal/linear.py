@@ -186,9 +186,9 @@ class LinearRecords(JournalRecords):
 
     # ---- breaks ----
 
-    def search(self, place: int) -> int | None:
+    def search(self, place: int, end: int | None = None) -> int | None:
         """The first good record at or after `place`. Only the file's own serial makes a candidate worth checking."""
-        for candidate in self._candidates(place):
+        for candidate in self._candidates(place, end):
             header = self._header(candidate)
             if header is None or header.kind is Kind.FILLER or not self._plausible(header, candidate):
                 continue

@@ -98,19 +98,38 @@ class JournalReader:
             sink: takes the records.
             every_record: hand all of them to `sink.record`, fillers included, and none to `enqueue` and `dequeue`.
         """
-        place = self._start(sink)
+        end = self.go_on(self.begin(sink), self._stream.size, sink, every_record=every_record)
+        assert isinstance(end, JournalEnd)  # no record begins where the journal's stream ends
+        return end
+
+    def go_on(self, place: int, stop: int, sink: RecordSink, *, every_record: bool = False) -> int | JournalEnd:
+        """Walk on from `place` to the first good record at or after `stop`.
+
+        So a journal can be walked over piece by piece, and every piece has what breaks the chain behind its records.
+
+        Args:
+            place: where a record is due: what `begin`, or the last call, gave, or `JournalRecords.entry`.
+            stop: where to pause.
+            sink: takes the records.
+            every_record: as `walk`.
+
+        Returns:
+            The place of that record, which was not taken, or the journal's end, if it comes before that.
+        """
         file_end = self._file_end(place)
         while place < self._stream.size:
             if place >= file_end:
                 place = self._check_first_record(place, sink)
                 file_end = self._file_end(place)
-            if not every_record:
-                after = self._records.run(place, file_end, sink)
+            if not every_record and place < stop:
+                after = self._records.run(place, min(file_end, stop), sink)
                 if after > place:
                     place = after
                     continue
             verdict = self._records.examine(place)
             if verdict.problem is None and verdict.header is not None:
+                if place >= stop:
+                    return place
                 header = self._without_unknown_flags(verdict.header, place, sink)
                 self._take(header, place, verdict.xid, sink, every_record=every_record)
                 place += verdict.header.size
@@ -129,7 +148,7 @@ class JournalReader:
 
     # ---- where the walk begins, and what each file's header says about it ----
 
-    def _start(self, sink: RecordSink) -> int:
+    def begin(self, sink: RecordSink) -> int:
         """The first record header. A file in which none begins is passed over: nothing older can be whole."""
         stream = self._stream
         for index, file in enumerate(stream.files):

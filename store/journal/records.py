@@ -24,6 +24,7 @@ from store.journal.stream import JournalStream
 
 MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 518, a local one 24; more is no record
 LEAST_WINDOW: Final = 8192  # bytes ahead that make looking into the window worthwhile
+RUN_UP: Final = 1 << 20  # bytes, at first, that a walk begins before a place in the middle, to be right there
 
 #: A record's header, of whichever format.
 RecordHeader: TypeAlias = rhm.RecordHeader | qls.RecordHeader
@@ -185,8 +186,39 @@ class JournalRecords(ABC):
     # ---- breaks ----
 
     @abstractmethod
-    def search(self, place: int) -> int | None:
-        """The first good record at or after `place`; None if there is none."""
+    def search(self, place: int, end: int | None = None) -> int | None:
+        """The first good record at or after `place`, and before `end` if that is given; None if there is none."""
+
+    def first_good(self, place: int, end: int) -> int | None:
+        """The first block from `place` on, before `end`, that looks like a good record or filler, if it is due or not.
+
+        Whether it is one, only a walk that comes by can tell (`entry`).
+        """
+        for candidate in self._candidates(place, end):
+            if JournalRecords.examine(self, candidate).problem is None:
+                return candidate
+        return None
+
+    def entry(self, found: int) -> int | None:
+        """Where a walk enters the journal so that it comes to `found` as one from the beginning would.
+
+        Args:
+            found: what `first_good` gave.
+
+        Returns:
+            Where the record stands with which the walk begins; None: only at the journal's beginning.
+        """
+        begin = found - found % self._stream.data_size
+        first = self._stream.locate(found)[0].first_record(self._stream.geometry)
+        if first is not None and found - RUN_UP <= begin + first <= found:
+            return begin + first
+        span = RUN_UP
+        while found > span:
+            entered = self.search(found - span, found + BLOCK_SIZE)
+            if entered is not None:
+                return entered
+            span *= 4
+        return None
 
     def after_break(self, place: int, likely: int | None) -> int | None:
         """The first good record after what broke the chain at `place`; None if there is none.
@@ -247,11 +279,12 @@ class JournalRecords(ABC):
         except FormatError:
             return None
 
-    def _candidates(self, place: int) -> Iterator[int]:
-        """The blocks from `place` on that begin with the magic."""
+    def _candidates(self, place: int, stop: int | None = None) -> Iterator[int]:
+        """The blocks from `place` on, up to `stop` if that is given, that begin with the magic."""
         stream = self._stream
+        stop = stream.size if stop is None else min(stop, stream.size)
         file_end = place - place % stream.data_size + stream.data_size
-        while place < stream.size:
+        while place < stop:
             if place >= file_end:
                 place = self._first_in(file_end)
                 file_end += stream.data_size
@@ -262,7 +295,7 @@ class JournalRecords(ABC):
                 continue
             window, at = stream.window(place, BLOCK_SIZE)
             base = place - at
-            end = min(len(window), file_end - base)
+            end = min(len(window), min(file_end, stop) - base)
             found = window.find(self.magic, at, end)
             while found >= 0:
                 if not (base + found) % BLOCK_SIZE:

@@ -148,10 +148,10 @@ class Version1Records(JournalRecords):
 
     # ---- breaks ----
 
-    def search(self, place: int) -> int | None:
+    def search(self, place: int, end: int | None = None) -> int | None:
         """The first good record at or after `place`; old records are passed over whole."""
         after_old = place
-        for candidate in self._candidates(place):
+        for candidate in self._candidates(place, end):
             if candidate < after_old:
                 continue
             header = self._header(candidate)

@@ -30,7 +30,7 @@ from formats.rhm.records import (
     version_2_check,
 )
 from store.journal.order import RingFile
-from store.journal.records import LEAST_WINDOW, EndState, JournalRecords, RecordSink, Verdict
+from store.journal.records import LEAST_WINDOW, RUN_UP, EndState, JournalRecords, RecordSink, Verdict
 from store.journal.records import RecordHeader as AnyRecordHeader
 from store.journal.stream import JournalStream
 
@@ -228,11 +228,11 @@ class Version2Records(JournalRecords):
             self._flush.number, self._flush.complete = self._flush.expand(low), False  # due now, whatever was before
         return found
 
-    def search(self, place: int) -> int | None:
+    def search(self, place: int, end: int | None = None) -> int | None:
         """The first good record at or after `place` that may be believed (the module's docstring)."""
         broken = self._flush.next_to_break
         rest_of_broken: int | None = None
-        for candidate in self._candidates(place):
+        for candidate in self._candidates(place, end):
             (low,) = _FLUSH.unpack(self._stream.read(candidate + _FLUSH_OFFSET, _FLUSH.size))
             number = self._flush.expand(low)
             if number < broken or (number == broken and rest_of_broken is not None):
@@ -246,6 +246,43 @@ class Version2Records(JournalRecords):
                 return candidate if rest_of_broken is None else rest_of_broken
             rest_of_broken = candidate
         return None
+
+    def entry(self, found: int) -> int | None:
+        """The first record of the flush of `found`: from there on the walk itself tells what is torn, old or damaged.
+
+        What a torn flush left behind the journal's end has lost its beginning to the flush written over it. So the
+        flush that is found to begin before it is a later one, and the walk ends before it comes to `found`.
+        """
+        span = RUN_UP
+        while found > span:
+            begun = self._flush_begun(found - span, found)
+            if begun is not None:
+                (low,) = _FLUSH.unpack(self._stream.read(begun + _FLUSH_OFFSET, _FLUSH.size))
+                self._flush = FlushState(self._flush.expand(low))
+                return begun
+            span *= 4
+        return None
+
+    def _flush_begun(self, place: int, found: int) -> int | None:
+        """The last record from `place` on, up to `found`, that begins a flush; None if there is none."""
+        begun: int | None = None
+        chained = False  # whether a record leads to `place`
+        last_flush: int | None = None  # its flush, if it is the last one of that
+        while place <= found:
+            header = self._header(place) if chained else None
+            if not isinstance(header, RecordHeader) or header.version != 2 or place + header.size > self._stream.size:
+                next_place = self.first_good(place, found + BLOCK_SIZE)
+                if next_place is None:
+                    break
+                place, chained, last_flush = next_place, True, None
+                continue
+            matters = last_flush is not None or header.flags & LAST_OF_FLUSH
+            is_good = matters and super().examine(place).problem is None
+            if is_good and last_flush is not None and 0 < (header.flush - last_flush) & 0xFFFFFFFF < 0x80000000:
+                begun = place
+            last_flush = header.flush if is_good and header.flags & LAST_OF_FLUSH else None
+            place += header.size
+        return begun
 
     def can_verify(self, place: int) -> bool:
         """Whether the salt is known of the file in which `place` lies."""

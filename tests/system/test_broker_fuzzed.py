@@ -34,7 +34,7 @@ PEERS: Final = 6
 """Conversations at one time."""
 ROUND: Final = 60
 """Conversations until all is cleaned up and looked at."""
-MOST_GROWTH: Final = 24 << 20
+MOST_GROWTH: Final = 12 << 20
 """Bytes of memory more than after the first rounds, once all is cleaned up: what a heap in pieces may come to."""
 MOST_WHILE_RUNNING: Final = 512 << 20
 """Bytes of memory more while conversations go on: what queues, sessions and peers that do not read may hold."""
