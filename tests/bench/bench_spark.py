@@ -1,0 +1,230 @@
+"""How fast Spark scans a store, against the plain single-process scanner over the same bytes.
+
+    python -m tests.bench.bench_spark [--gib N] [--split-mib N] [--rounds N] [--keep DIR]
+
+A journal of 1 KiB messages is written, and read as
+
+    walk          what recovery does: every record checked, one process, nothing made of it
+    check         what `qstore-check` does, the plain scanner: the walk, and what became of every message; one process
+    list          what `qstore-dump` does: every record and its message decoded, and a JSON line made of it; one process
+    scan          the table of records without columns of messages, Spark on one and on two processors
+    messages      the same with exchange, routing key, message id and body length
+    outstanding   the pipeline's `outstanding`, with its join, counted by queue
+
+Wall-clock time; of several rounds the fastest counts. Required: two processors at least 1.3 times as fast as one; scan
+and messages at least half as fast as check and list, outstanding at least 0.3 times as fast as check. Machines are
+noisy: the ratios are of the same run.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
+from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from formats.rhm.records import TAIL_SIZE
+from store.check.check import check_store
+from store.disk import OsDisk
+from store.environment import tool_environment
+from store.journal.directory import open_journal
+from store.journal.gathering import data_crc
+from store.journal_bulk import BulkBuild
+from store.offline import open_store
+from tests.bench.measuring import typical_message
+from tools.dump.json_lines import JsonLines
+from tools.dump.records import dump_records
+from tools.dump.selection import BodyForm, Selection
+
+_BODY = 1024
+_MIB = 1 << 20
+_FILES = 4
+_LEAST_SPEED_UP = 1.3
+_LEAST_SHARE = {"scan": 0.5, "messages": 0.5, "outstanding": 0.3}
+_SCAN = "queue,type,rid,dequeued_rid,file,offset,flush,size,checksum"
+_MESSAGES = "queue,type,rid,exchange,routing_key,message_id,durable,body_length"
+
+
+class _Counting:
+    """A sink that counts."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def enqueue(self, rid: int, place: int) -> None:
+        self.records += 1
+
+    def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
+        self.records += 1
+
+    def record(self, header: object, place: int, xid: bytes) -> None:
+        self.records += 1
+
+    def damaged(self, damage: object) -> None:
+        raise AssertionError(damage)
+
+
+def build(directory: Path, size: int) -> int:
+    """A journal of at least `size` bytes; how many records."""
+    data = typical_message(_BODY)
+    record = padded(32 + len(data) + TAIL_SIZE)
+    count = size // record
+    data_size = -(-(size + size // 50 + (8 << 20)) // _FILES // PAGE_SIZE) * PAGE_SIZE
+    info = JournalInfo(2, "orders", DEFAULT_BASE_NAME, Geometry(_FILES, data_size), queue_id=1, incarnation=1)
+    bulk = BulkBuild(tool_environment(), str(directory), info, beside=True)
+    crc = data_crc([data])
+    for rid in range(1, count + 1):
+        bulk.enqueue(rid, data, crc)
+    bulk.finish()
+    return count
+
+
+def _timed(rounds: int, work: Callable[[], int], expected: int) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        began = time.perf_counter()
+        found = work()
+        best = min(best, time.perf_counter() - began)
+        assert found == expected, (found, expected)
+    return best
+
+
+def _walk(directory: Path) -> int:
+    journal = open_journal(OsDisk(), str(directory))
+    sink = _Counting()
+    journal.walk(sink)
+    journal.close()
+    return sink.records
+
+
+def _check(directory: Path) -> int:
+    disk = OsDisk()
+    store = open_store(disk, str(directory))
+    checked = check_store(disk, store, paranoid=False)
+    store.close()
+    assert not checked.damage, checked.damage
+    return checked.records
+
+
+class _Lines(io.RawIOBase):
+    """Counts lines and forgets them."""
+
+    lines = 0
+
+    def write(self, content: Any) -> int:
+        self.lines += bytes(content).count(b'"type":"enqueue"')
+        return len(content)
+
+
+def _list(directory: Path) -> int:
+    store = open_store(OsDisk(), str(directory))
+    out = _Lines()
+    lines = JsonLines(out)  # type: ignore[arg-type]
+    dump_records(store, lines, Selection(), BodyForm.NONE, None)
+    lines.flush()
+    store.close()
+    return out.lines
+
+
+def _session(processors: int) -> Any:
+    from pyspark.sql import SparkSession
+
+    from tools.spark.data_source import QstoreDataSource
+    from tools.spark.needed import use_this_python
+
+    use_this_python()
+    session = (
+        SparkSession.builder.master(f"local[{processors}]")
+        .appName("bench_spark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(QstoreDataSource)
+    return session
+
+
+def _scan(session: Any, directory: Path, columns: str, split: int) -> int:
+    reader = session.read.format("qstore").option("columns", columns)
+    if split:
+        reader = reader.option("split_bytes", str(split * _MIB))
+    name = columns.rsplit(",", 1)[1]
+    (row,) = reader.load(str(directory)).selectExpr("count(*)", "count(rid)", f"count({name})").collect()
+    assert row[2] == row[0], row
+    return int(row[1])
+
+
+def _outstanding(session: Any, directory: Path, split: int) -> int:
+    from tools.spark.pipeline.effects import NEEDED
+    from tools.spark.pipeline.outstanding import outstanding
+
+    reader = session.read.format("qstore").option("columns", ",".join(NEEDED))
+    if split:
+        reader = reader.option("split_bytes", str(split * _MIB))
+    records = reader.load(str(directory))
+    lists = reader.load(str(directory)).where("queue = 'TplStore'")
+    (row,) = outstanding(records, prepared_lists=lists).groupBy("queue").count().collect()
+    return int(row[1])
+
+
+def _spark(directory: Path, split: int, rounds: int, count: int) -> dict[tuple[str, int], float]:
+    seconds = {}
+    for processors in (1, 2):
+        session = _session(processors)
+        works: dict[str, Callable[[], int]] = {
+            "scan": partial(_scan, session, directory, _SCAN, split),
+            "messages": partial(_scan, session, directory, _MESSAGES, split),
+            "outstanding": partial(_outstanding, session, directory, split),
+        }
+        try:
+            for name, work in works.items():
+                work()  # workers start, and import
+                seconds[name, processors] = _timed(rounds, work, count)
+        finally:
+            session.stop()
+    return seconds
+
+
+@click.command()
+@click.option("--gib", default=1.0, show_default=True, help="GiB of journal.")
+@click.option("--split-mib", default=0, show_default=True, help="MiB of a partition; 0 for the data source's choice.")
+@click.option("--rounds", default=2, show_default=True)
+@click.option("--keep", type=click.Path(path_type=Path), help="Where the journal is written, and left.")
+def main(gib: float, split_mib: int, rounds: int, keep: Path | None) -> None:
+    """Measure, and print ratios."""
+    parent = Path(tempfile.mkdtemp(prefix="qstore-bench-"))
+    directory = keep or parent / "orders"
+    size = int(gib * (1 << 30))
+    try:
+        record = padded(32 + len(typical_message(_BODY)) + TAIL_SIZE)
+        count = size // record if directory.exists() else build(directory, size)
+        walk = _timed(rounds, lambda: _walk(directory), count)
+        check = _timed(rounds, lambda: _check(directory), count)
+        listed = _timed(1, lambda: _list(directory), count)
+        seconds = _spark(directory, split_mib, rounds, count)
+    finally:
+        shutil.rmtree(parent)
+    for name, took in (("walk", walk), ("check", check), ("list", listed)):
+        print(f"{name}: {size / _MIB / took:.0f} MiB/s, {took / count * 1e6:.2f} µs a record")
+    for name, plain in (("scan", check), ("messages", listed), ("outstanding", check)):
+        one, two = seconds[name, 1], seconds[name, 2]
+        print(
+            f"{name}: local[1] {size / _MIB / one:.0f} MiB/s, local[2] {size / _MIB / two:.0f} MiB/s; "
+            f"two processors {one / two:.2f} × one (required {_LEAST_SPEED_UP}); "
+            f"{plain / one:.2f} × and {plain / two:.2f} × the plain scanner (required {_LEAST_SHARE[name]})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Fixtures of the tests of Spark's tables; without Java or the extra `spark` they skip, with the reason."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.spark.needed import missing, use_this_python
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all tests, on two processors of this machine."""
+    problem = missing()
+    if problem is not None:
+        pytest.skip(problem)
+    from pyspark.sql import SparkSession
+
+    from tools.spark.data_source import QstoreDataSource
+
+    use_this_python()
+    # The workers are processes of their own, and import what they run.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.python.filterPushdown.enabled", "true")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        session.dataSource.register(QstoreDataSource)
+        yield session
+        session.stop()

@@ -1,0 +1,41 @@
+"""Tables, their schemas, and what options may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.spark.columns import TABLES, TYPES, OptionError, documentation, schema_text, table_columns
+
+
+def test_each_column_of_a_table_has_its_own_name_a_type_and_a_meaning() -> None:
+    for columns in TABLES.values():
+        names = [column.name for column in columns]
+        assert len(set(names)) == len(names)
+        assert all(column.type in TYPES and column.doc for column in columns)
+
+
+def test_columns_come_in_the_order_in_which_they_are_asked_for() -> None:
+    assert [column.name for column in table_columns("records", " rid, queue ,body")] == ["rid", "queue", "body"]
+    assert schema_text(table_columns("records", "rid,headers")) == "`rid` bigint, `headers` map<string,string>"
+
+
+@pytest.mark.parametrize(
+    ("table", "chosen", "what"),
+    [
+        ("recrods", None, "no table"),
+        ("records", "rid,bdoy", 'no column "bdoy"'),
+        ("records", "rid,rid", "twice"),
+        ("queues", " , ", "no column"),
+        ("queues", "rid", "no column"),
+    ],
+)
+def test_what_is_not_there_is_an_error_of_one_line(table: str, chosen: str | None, what: str) -> None:
+    with pytest.raises(OptionError, match=what) as raised:
+        table_columns(table, chosen)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_documentation_has_a_line_for_each_column() -> None:
+    lines = documentation("records").splitlines()
+    assert len(lines) == 2 + len(TABLES["records"])
+    assert all(line.startswith(("| ", "|---")) for line in lines)

@@ -1,0 +1,95 @@
+"""The data source in Spark itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fixtures import StoreOpener
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row as text; the entries of a map have no order in Spark, and bytes are of either type."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        plain[name] = sorted(value.items()) if isinstance(value, dict) else value
+        if isinstance(value, bytearray):
+            plain[name] = bytes(value)
+    return repr(plain)
+
+
+def rows(frame: Any) -> list[str]:
+    return sorted(shown(row.asDict(recursive=True)) for row in frame.collect())
+
+
+def expected(found: list[dict[str, Any]]) -> list[str]:
+    maps = ("headers", "header_types", "arguments")
+    return sorted(
+        shown({name: dict(value) if name in maps and value is not None else value for name, value in row.items()})
+        for row in found
+    )
+
+
+def test_spark_has_the_rows_that_are_read(spark: Any, open_fixture: StoreOpener) -> None:
+    from tests.spark.reading import records, table
+
+    path = str(open_fixture("legacy-d-dtx").path)
+    reader = spark.read.format("qstore").option("split_bytes", "65536")
+    assert rows(reader.load(path)) == expected(records(path))
+    for name in ("files", "queues", "transactions"):
+        assert rows(spark.read.format("qstore").option("table", name).load(path)) == expected(table(path, name))
+
+
+def test_filters_are_pushed_down_and_change_nothing(spark: Any, open_fixture: StoreOpener) -> None:
+    path = str(open_fixture("legacy-e-wrap-clean").path)
+    frame = spark.read.format("qstore").option("columns", "queue,type,rid,xid").load(path)
+    every = [row.asDict() for row in frame.collect()]
+    for condition, keeps in (
+        (
+            "type = 'dequeue' and rid between 700 and 900",
+            lambda row: row["type"] == "dequeue" and 700 <= row["rid"] <= 900,
+        ),
+        ("queue = 'nothing'", lambda row: False),
+        ("rid in (10, 11, 12) or type = 'commit'", lambda row: row["rid"] in (10, 11, 12) or row["type"] == "commit"),
+        ("xid is null and rid > 800", lambda row: row["xid"] is None and row["rid"] > 800),
+    ):
+        assert rows(frame.where(condition)) == sorted(repr(row) for row in every if keeps(row))
+
+
+def test_lists_globs_and_urls_name_stores(spark: Any, open_fixture: StoreOpener, tmp_path: Path) -> None:
+    first, second = (open_fixture(name).path for name in ("legacy-c-localtx", "linear-c-localtx"))
+    (tmp_path / "first").symlink_to(first)
+    (tmp_path / "second").symlink_to(second)
+    (tmp_path / "third").mkdir()
+    reader = spark.read.format("qstore").option("columns", "store,format,rid")
+    listed = reader.load([str(tmp_path / "first"), str(tmp_path / "second")])
+    assert rows(reader.load(str(tmp_path / "*"))) == rows(listed)
+    counts = {row["format"]: row["count"] for row in listed.groupBy("format").count().collect()}
+    assert counts == {"legacystore": 53, "linearstore": 53}
+    assert reader.load(f"file://{first}").count() == 53
+    unusable = spark.read.format("qstore").option("table", "files").load(str(tmp_path / "*")).where("kind = 'unusable'")
+    assert [row["file"] for row in unusable.collect()] == [str(tmp_path / "third")]
+
+
+def test_what_cannot_be_used_is_an_error_that_says_so(spark: Any, tmp_path: Path) -> None:
+    for options, what in (
+        ({"table": "nothing"}, "no table"),
+        ({"columns": "nothing"}, "no column"),
+        ({}, "is a store"),
+    ):
+        with pytest.raises(Exception, match=what):
+            spark.read.format("qstore").options(**options).load(str(tmp_path)).count()
+
+
+def test_without_push_down_the_same_rows_come(spark: Any, open_fixture: StoreOpener) -> None:
+    path = str(open_fixture("legacy-c-localtx").path)
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "false")
+    try:
+        frame = spark.read.format("qstore").option("columns", "type,rid").load(path)
+        assert frame.where("type = 'commit'").count() == 5
+        assert frame.count() == 53
+    finally:
+        spark.conf.set(name, "true")

@@ -1,0 +1,258 @@
+"""However a journal is cut into stretches, they have together what a walk over the whole journal has, once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import store.journal.records
+import store.journal.version_2
+import tools.spark.stretches
+from formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
+from formats.rhm.records import Kind, RecordHeader, encode_record
+from store.damage import Damage
+from store.journal.directory import open_journal
+from store.journal.journal import Journal
+from store.journal.linear_directory import open_line
+from store.journal.records import RecordHeader as AnyRecordHeader
+from tests.support.journal_builder import DIRECTORY, JournalBuilder
+from tests.support.journal_history import GEOMETRIES, History, long_steps
+from tests.support.linear_builder import DIRECTORY as LINE
+from tests.support.linear_builder import LinearBuilder
+from tests.support.memory_disk import BadRegion, MemoryDisk
+from tools.spark.stretches import slices
+
+RING = st.sampled_from([1, 2])
+SEEDS = st.integers(0, 2**32)
+PARTS = st.integers(1, 12)
+
+
+class Everything:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.xids: dict[int, bytes] = {}
+        self.damage: list[Damage] = []
+
+    def enqueue(self, rid: int, place: int) -> None:
+        self.places.append(place)
+
+    def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
+        self.places.append(place)
+
+    def record(self, header: AnyRecordHeader, place: int, xid: bytes) -> None:
+        self.places.append(place)
+        if xid:
+            self.xids[place] = xid
+
+    def damaged(self, damage: Damage) -> None:
+        self.damage.append(damage)
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small journals, so that a stretch begins in the middle all the same."""
+    monkeypatch.setattr(store.journal.records, "RUN_UP", 512)
+    monkeypatch.setattr(store.journal.version_2, "RUN_UP", 512)
+    monkeypatch.setattr(tools.spark.stretches, "SLICE", 1024)
+
+
+def whole(journal: Journal, *, fillers: bool = False) -> tuple[list[int], dict[int, bytes], list[Damage]]:
+    sink = Everything()
+    journal.walk(sink, every_record=fillers)
+    return sink.places, sink.xids, sink.damage
+
+
+def cut(
+    opened: Callable[[], Journal], cuts: list[int], *, fillers: bool = False
+) -> tuple[list[int], dict[int, bytes], list[Damage]]:
+    """As each task does it: with a journal of its own."""
+    places: list[int] = []
+    xids: dict[int, bytes] = {}
+    damage: list[Damage] = []
+    for begin, end in pairwise(cuts):
+        journal = opened()
+        for part in slices(journal, begin, end, fillers=fillers):
+            assert all(begin <= place < end for place in part.places)
+            places += part.places
+            xids |= part.xids
+            damage += [found for found, _ in part.damage]
+        journal.close()
+    return places, xids, damage
+
+
+def random_cuts(size: int, seed: int, parts: int) -> list[int]:
+    rng = random.Random(seed)
+    middle = {rng.randrange(1, size // BLOCK_SIZE) * BLOCK_SIZE for _ in range(parts)}
+    return [0, *sorted(middle), size]
+
+
+def compare(opened: Callable[[], Journal], seed: int, parts: int, *, fillers_too: bool = True) -> None:
+    for fillers in (False, True) if fillers_too else (False,):
+        journal = opened()
+        expected = whole(journal, fillers=fillers)
+        found = cut(opened, random_cuts(journal.stream.size, seed, parts), fillers=fillers)
+        assert found == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(RING, GEOMETRIES, SEEDS, PARTS)
+def test_parts_of_a_ring_are_the_whole(version: int, geometry: Geometry, seed: int, parts: int) -> None:
+    history = History(JournalBuilder(version, geometry))
+    history.run(long_steps(seed, 120))
+    history.flush()
+    compare(partial(open_journal, history.builder.disk(), DIRECTORY), seed, parts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(GEOMETRIES, SEEDS, PARTS)
+def test_a_torn_flush_is_cut_off_in_each_part(geometry: Geometry, seed: int, parts: int) -> None:
+    history = History(JournalBuilder(2, geometry))
+    history.run(long_steps(seed, 80))
+    history.flush()
+    before = {name: bytes(content) for name, content in history.builder.disk().files.items()}
+    history.run(long_steps(seed + 1, 20))
+    history.builder.flush()
+    rng = random.Random(seed)
+    files = torn(before, history.builder.disk().files, rng)
+    compare(partial(open_journal, MemoryDisk(files), DIRECTORY), seed, parts)
+
+
+def torn(before: dict[str, bytes], after: dict[str, Any], rng: random.Random) -> dict[str, bytes]:
+    """Of the sectors that were written last, some."""
+    files = {}
+    for name, content in after.items():
+        old, new = before[name], bytearray(content)
+        for at in range(0, len(new), 512):
+            if rng.random() < 0.5 and at:
+                new[at : at + 512] = old[at : at + 512]
+        files[name] = bytes(new)
+    return files
+
+
+@settings(max_examples=150, deadline=None)
+@given(GEOMETRIES, SEEDS, PARTS)
+def test_damage_is_told_by_one_part(geometry: Geometry, seed: int, parts: int) -> None:
+    history = History(JournalBuilder(2, geometry))
+    history.run(long_steps(seed, 120))
+    history.flush()
+    disk = history.builder.disk()
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(1, 4)):
+        name = rng.choice([name for name in disk.files if name.endswith(".jdat")])
+        content = bytearray(disk.files[name])
+        at = rng.randrange(512, len(content) - 64)
+        content[at : at + 48] = rng.randbytes(48)
+        disk.files[name] = bytes(content)
+    compare(partial(open_journal, disk, DIRECTORY), seed, parts)
+
+
+def line(seed: int) -> LinearBuilder:
+    rng = random.Random(seed)
+    builder = LinearBuilder("q", data_size=4, seed=seed)
+    live: list[int] = []
+    for rid in range(1, rng.randrange(5, 120)):
+        if live and rng.random() < 0.4:
+            builder.dequeue(rid, live.pop(0), xid=b"x" * 20 if rng.random() < 0.2 else b"")
+        else:
+            builder.enqueue(rid, rng.randbytes(rng.choice([0, 10, 300, 2000, 9000])))
+            live.append(rid)
+        if rng.random() < 0.3:
+            builder.flush()
+    builder.flush()
+    return builder
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS, PARTS, st.booleans())
+def test_parts_of_a_line_are_the_whole(seed: int, parts: int, damaged: bool) -> None:
+    builder = line(seed)
+    if damaged:
+        builder.patch(random.Random(seed).randrange(len(builder.files())), 4096 + seed % 31 * 128, b"damaged!" * 8)
+    # Fillers of a line have no checksum: behind damage, the walk over the whole may not come by them.
+    compare(partial(open_line, builder.disk(), LINE, None, {}), seed, parts, fillers_too=not damaged)
+
+
+def records_in_body(version: int, count: int) -> bytes:
+    header = RecordHeader(Kind.ENQUEUE, version, 0, rid=666, data_size=20)
+    one = encode_record(header, b"", b"f" * 20, salt=12345)
+    return b"-" * (BLOCK_SIZE - 32) + one * count
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_records_in_a_body_are_no_records(version: int) -> None:
+    """Every stretch begins in such a body: in version 2 checksums tell, in version 1 the record that leads there."""
+    builder = JournalBuilder(version, Geometry(4, 1 << 16))
+    body = records_in_body(version, 3)
+    for _ in range(100):
+        builder.enqueue(body)
+        builder.flush()
+    opened = partial(open_journal, builder.disk(), DIRECTORY)
+    journal = opened()
+    expected = whole(journal)
+    assert len(expected[0]) == 100
+    size = journal.stream.size
+    assert padded(44 + len(body)) > 3 * BLOCK_SIZE
+    assert cut(opened, [*range(0, size, BLOCK_SIZE), size]) == expected
+
+
+def test_what_a_torn_flush_left_behind_the_end_does_not_come_back() -> None:
+    """Records of a torn flush, whole in themselves, behind those that the next life wrote over its beginning."""
+    builder = JournalBuilder(2, Geometry(4, 1 << 14))
+    for number in range(4):
+        builder.enqueue(b"%d" % number * 100)
+        builder.flush()
+    end = builder.position
+    for number in range(40):
+        builder.enqueue(b"lost %d" % number * 20)
+    builder.flush()
+    builder.restart(end)
+    builder.enqueue(b"after")
+    builder.flush()
+    opened = partial(open_journal, builder.disk(), DIRECTORY)
+    journal = opened()
+    expected = whole(journal)
+    assert len(expected[0]) == 5
+    size = journal.stream.size
+    for step in (BLOCK_SIZE, 512, 4096):
+        assert cut(opened, [*range(0, size, step), size]) == expected
+
+
+def test_a_stretch_reads_little_besides_itself() -> None:
+    builder = JournalBuilder(2, Geometry(4, 16 << 20))
+    for _ in range(100):
+        for _ in range(100):
+            builder.enqueue(b"x" * 1000)
+        builder.flush()
+    disk = builder.disk()
+    journal = open_journal(disk, DIRECTORY)
+    disk.bytes_read = 0
+    (part,) = list(take(slices(journal, 5 << 20, (5 << 20) + BLOCK_SIZE * 9)))
+    assert part.places
+    assert disk.bytes_read < 6 << 20
+
+
+def take(found: Iterator[tools.spark.stretches.Slice]) -> Iterator[tools.spark.stretches.Slice]:
+    return (part for part in found if part.places)
+
+
+def test_unreadable_bytes_are_told_by_the_stretch_in_which_they_lie() -> None:
+    builder = JournalBuilder(2, Geometry(4, 1 << 14))
+    for number in range(60):
+        builder.enqueue(b"%d" % number * 50)
+        builder.flush()
+    disk = builder.disk()
+    name = sorted(name for name in disk.files if name.endswith(".jdat"))[0]
+    disk.bad_regions.append(BadRegion(name, 8192, 8704))
+    opened = partial(open_journal, disk, DIRECTORY)
+    size = opened().stream.size
+    _, _, damage = cut(opened, [0, 4096, 8192, size])
+    assert sum("cannot be read" in found.what for found in damage) == 1

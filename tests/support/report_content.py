@@ -1,0 +1,131 @@
+"""Contents of reports: small ones that say everything once, and large or hostile ones."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from math import sin
+
+from tools.report.content import (
+    Axis,
+    DepthPoint,
+    DepthSeries,
+    Example,
+    Finding,
+    FindingKind,
+    Input,
+    JournalSize,
+    QueueReport,
+    ReportContent,
+    SizeBin,
+    Sizing,
+    Totals,
+    Waits,
+    WaitUnit,
+)
+
+MADE_AT = datetime(2026, 3, 14, 15, 9, 26, tzinfo=UTC)
+STORE = "/var/lib/qpidd/a"
+_START = 1_773_400_000  # seconds since 1970
+_PAGE = 65536
+
+
+def plain_queue(name: str = "orders", store: str = STORE) -> QueueReport:
+    """A queue of which only the counts are known."""
+    return QueueReport(store, name, 0, 0, 0, 0, 0)
+
+
+def full_queue(name: str = "orders", store: str = STORE, seed: int = 0, points: int = 240) -> QueueReport:
+    """A queue with every plot, made of a seed; every third one over position and waits in records."""
+    chance = random.Random(seed)
+    over_time = seed % 3 != 2
+    peak = chance.choice((40, 900, 12_000, 480_000))
+    outstanding = chance.randrange(peak)
+    depths = [int(peak * (0.5 + 0.35 * sin(at / 19) + 0.15 * chance.random())) for at in range(points)]
+    step = chance.choice((2.0, 90.0, 1800.0)) if over_time else 131072.0
+    first = _START if over_time else 0
+    sizes = tuple(SizeBin(1 << power, 2 << power, chance.randrange(peak)) for power in range(5, 15))
+    enqueued = 3 * peak
+    fill = chance.random()
+    median = 10 ** chance.uniform(-3, 1) if over_time else float(chance.randrange(1, 50))
+    return QueueReport(
+        store=store,
+        queue=name,
+        outstanding=outstanding,
+        outstanding_bytes=outstanding * 1280,
+        enqueued=enqueued,
+        dequeued=enqueued - outstanding,
+        written_bytes=enqueued * 1408,
+        in_doubt=chance.choice((0, 0, 3)),
+        peak_depth=max(depths),
+        seconds=step * points if over_time else None,
+        depth=DepthSeries(
+            Axis.TIME if over_time else Axis.POSITION,
+            tuple(DepthPoint(first + step * at, depth) for at, depth in enumerate(depths)),
+        ),
+        sizes=sizes,
+        waits=Waits(
+            WaitUnit.SECONDS if over_time else WaitUnit.RECORDS,
+            enqueued - outstanding,
+            median,
+            median * 3,
+            median * 20,
+            median * chance.choice((30, 4000)),
+        ),
+        sizing=Sizing(fill, JournalSize(8, 24 * _PAGE), JournalSize(8, 96 * _PAGE) if fill > 0.6 else None),
+        findings=_findings(chance, store),
+    )
+
+
+def _findings(chance: random.Random, store: str) -> tuple[Finding, ...]:
+    kinds = chance.sample(list(FindingKind), chance.choice((0, 0, 1, 2)))
+    return tuple(_finding(kind, chance, store) for kind in kinds)
+
+
+def _finding(kind: FindingKind, chance: random.Random, store: str) -> Finding:
+    count = chance.randrange(1, 40)
+    examples = tuple(
+        Example(f"{store}/rhm/jrnl/7/JournalData.{at:04x}.jdat, offset 0x{at * 4096:x}, record 0x{at:x}", kind.hint)
+        for at in range(min(count, 5))
+    )
+    return Finding(kind, count, examples)
+
+
+def content(*queues: QueueReport, plots: int = 20, title: str = "Stores of the fleet") -> ReportContent:
+    """A report on these queues, with totals that fit them."""
+    stores = sorted({report.store for report in queues})
+    size = 8 * 24 * _PAGE
+    return ReportContent(
+        title=title,
+        made_at=MADE_AT,
+        totals=Totals(
+            stores=len(stores),
+            queues=len(queues),
+            files=8 * len(queues),
+            size=size * len(queues),
+            records=sum(report.enqueued + report.dequeued for report in queues),
+            outstanding=sum(report.outstanding for report in queues),
+            outstanding_bytes=sum(report.outstanding_bytes for report in queues),
+            in_doubt=sum(report.in_doubt for report in queues),
+        ),
+        inputs=tuple(
+            Input(store, "qstore", own, own * size)
+            for store in stores
+            for own in [sum(report.store == store for report in queues)]
+        ),
+        queues=queues,
+        notes=("Waits are measured with the time stamps of the messages.",),
+        plots=plots,
+    )
+
+
+def fleet(queues: int, plots: int = 20) -> ReportContent:
+    """A report on many queues of stores that have 25 each."""
+    names = ("orders", "audit.events", "billing-retries", "telemetry", "mail.out")
+    return content(
+        *(
+            full_queue(f"{names[seed % 5]}-{seed // 5}", f"/var/lib/qpidd/broker-{seed // 25:02}", seed)
+            for seed in range(queues)
+        ),
+        plots=plots,
+    )

@@ -1,0 +1,296 @@
+"""The report as HTML: well formed, on its own, with nothing in it that a name could do, and with the right numbers."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.report_content import STORE, content, fleet, full_queue, plain_queue
+from tools.report.content import (
+    Axis,
+    DepthPoint,
+    DepthSeries,
+    Example,
+    Finding,
+    FindingKind,
+    Input,
+    JournalSize,
+    QueueReport,
+    SizeBin,
+    Sizing,
+    Waits,
+    WaitUnit,
+)
+from tools.report.page import render
+from tools.report.ranking import worst_first
+
+VOID = {"meta", "input"}
+#: The elements that a report is made of. A name that became an element would be another, or more of these.
+ELEMENTS = {
+    "html", "head", "meta", "title", "style", "body", "main", "script", "header", "section", "article", "div", "h1",
+    "h2", "h3", "h4", "p", "strong", "span", "dl", "dt", "dd", "ul", "li", "details", "summary", "bdi", "figure",
+    "figcaption", "table", "thead", "tbody", "tr", "th", "td", "a", "label", "input", "svg", "text", "line", "path",
+    "rect", "circle",
+}  # fmt: skip
+HOSTILE = (
+    "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", "</title></style></svg>",
+    "&lt;b&gt;&amp;", "\u202egnp.exe", "a\u2066b", "\x00\x07\x1b[2J", "\udcff\udc80", "\ud83d", "]]><!--", "",
+    "x" * 5000, "javascript:alert(1)",
+)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """A report, read strictly: what is opened is closed, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs)
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.texts.append((self.open[-1], data))
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+    def within(self, tag: str) -> list[str]:
+        """The texts that stand directly in such elements."""
+        return [text for place, text in self.texts if place == tag]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(text for place, text in self.texts if place not in ("script", "style"))
+
+
+def rendered(*queues: QueueReport, plots: int = 20) -> Page:
+    return Page(render(content(*queues, plots=plots)))
+
+
+# ---- the page as a whole ----
+
+
+def test_it_is_one_page_on_its_own() -> None:
+    text = render(fleet(30))
+    assert text.startswith('<!doctype html>\n<html lang="en">')
+    page = Page(text)
+    assert {name for name, _ in page.elements} - {"input"} == ELEMENTS - {"input"}
+    for name, attributes in page.elements:
+        assert not attributes.keys() & {"src", "srcset", "action", "style", "xlink:href"}, name
+        assert not any(key.startswith("on") for key in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "://" not in text
+    assert not re.search(r"@import|url\(", text)
+
+
+def test_the_policy_allows_what_stands_in_the_page_and_nothing_else() -> None:
+    page = rendered(full_queue())
+    policy = next(found["content"] for _, found in page.elements if found.get("http-equiv"))
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules == {
+        "default-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "style-src": _hash(page.within("style")),
+        "script-src": _hash(page.within("script")),
+    }
+
+
+def _hash(texts: list[str]) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(''.join(texts).encode()).digest()).decode()}'"
+
+
+def test_links_lead_somewhere() -> None:
+    page = Page(render(fleet(30, plots=7)))
+    targets = {found["href"] for name, found in page.elements if name == "a"}
+    ids = [found["id"] for _, found in page.elements if "id" in found]
+    assert len(targets) == 7
+    assert len(ids) == len(set(ids))
+    assert targets <= {f"#{name}" for name in ids}
+
+
+def test_every_picture_is_described() -> None:
+    page = rendered(full_queue(), full_queue("audit", seed=2))
+    pictures = [found for name, found in page.elements if name == "svg"]
+    assert len(pictures) == 8
+    assert all(found["role"] == "img" and found["aria-label"] for found in pictures)
+
+
+def test_the_same_content_gives_the_same_page() -> None:
+    assert render(fleet(5)) == render(fleet(5))
+
+
+# ---- numbers and names ----
+
+
+def test_the_numbers_are_those_of_the_content() -> None:
+    report = QueueReport(
+        STORE, "orders", 1234, 5 << 20, 99_001, 97_767, 3 << 30, in_doubt=17, peak_depth=4321, seconds=100.0,
+        waits=Waits(WaitUnit.SECONDS, 97_767, 0.25, 1.5, 90, 3700),
+        sizing=Sizing(0.71, JournalSize(8, 24 << 16), JournalSize(16, 48 << 16)),
+    )  # fmt: skip
+    page = rendered(report)
+    for expected in (
+        "1,234", "5.00 MiB", "99,001", "97,767", "3.00 GiB", "17", "4,321", "990/s", "978/s", "30.72 MiB/s",
+        "1 min 40 s", "250 ms", "1.5 s", "1 min 30 s", "1 h 1 min", "71 %",
+        "8 × 24 pages, 12.00 MiB", "16 × 48 pages, 48.00 MiB",
+    ):  # fmt: skip
+        assert expected in page.text, expected
+
+
+def test_a_queue_of_which_little_is_known() -> None:
+    page = rendered(plain_queue())
+    assert "nothing tells how deep the queue was" in page.text
+    assert "no message was measured" in page.text
+    assert "no message was both enqueued and dequeued here" in page.text
+    assert "peak depth\n–" in page.text
+    assert [name for name, _ in page.elements if name == "svg"] == []
+
+
+def test_a_journal_without_a_limit() -> None:
+    page = rendered(dataclasses.replace(plain_queue(), sizing=Sizing(None, JournalSize(3, 2 << 20), None)))
+    assert "This journal has no limit." in page.text
+    assert "3 × 32 pages, 6.00 MiB" in page.text
+
+
+def test_findings_with_their_examples() -> None:
+    examples = (Example("a.jdat, offset 0x400", "bad tail"), Example("b.jdat", "worse"))
+    report = dataclasses.replace(plain_queue(), findings=(Finding(FindingKind.CHECKSUM, 1500, examples),))
+    whole = dataclasses.replace(content(report), findings=(Finding(FindingKind.MISSING, 3),))
+    page = Page(render(whole))
+    assert "Damage or losses were found." in page.text
+    assert "1,500 checksum failures, 3 missing messages." in page.text
+    assert "the first 2 of them" in page.text
+    for where, text in examples:
+        assert {where, text} <= set(page.within("bdi"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (FindingKind.DAMAGE, "Damage or losses were found."),
+        (FindingKind.IN_DOUBT, "Nothing is damaged, but some things should be looked at."),
+        (FindingKind.GAP, "Nothing is damaged or missing."),
+        (None, "Nothing is damaged or missing."),
+    ],
+)
+def test_the_verdict(kind: FindingKind | None, words: str) -> None:
+    found = () if kind is None else (Finding(kind, 1),)
+    page = rendered(dataclasses.replace(plain_queue(), findings=found))
+    assert words in page.within("strong")
+
+
+def test_an_empty_fleet_is_not_called_sound() -> None:
+    page = rendered()
+    assert "No queue was read, so nothing can be said." in page.text
+    assert "No queue was found." in page.text
+    assert "damaged" not in page.text
+
+
+def test_plots_go_to_the_worst_queues_and_the_table_has_all() -> None:
+    whole = fleet(40, plots=6)
+    page = Page(render(whole))
+    first = [report.queue for report in worst_first(whole.queues)]
+    shown = [name for name in page.within("bdi") if name in first]
+    assert shown == first[:6] + first
+    assert sum(name == "article" for name, _ in page.elements) == 6
+
+
+def test_a_thousand_queues_stay_readable_in_size() -> None:
+    whole = fleet(1000, plots=20)
+    text = render(whole)
+    assert len(text.encode()) < 5 << 20
+    names = Page(text).within("bdi")
+    assert {report.queue for report in whole.queues} <= set(names)
+
+
+def test_what_is_left_out_is_told() -> None:
+    whole = content(plain_queue())
+    totals = dataclasses.replace(whole.totals, queues=12_001, stores=3)
+    page = Page(render(dataclasses.replace(whole, totals=totals, inputs=(Input(STORE, "qstore", 1, 5),))))
+    assert "12,000 queues are in the sums, and not in this table." in page.text
+    assert "And 2 more." in page.text
+
+
+# ---- hostile text, and extreme numbers ----
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_name_becomes_an_element(name: str) -> None:
+    def report(text: str) -> str:
+        finding = Finding(FindingKind.DAMAGE, 2, (Example(text, text),))
+        queue = dataclasses.replace(full_queue(text, store=text), findings=(finding,))
+        return render(
+            dataclasses.replace(
+                content(queue, title=text), inputs=(Input(text, text, 1, 1),), notes=(text,), findings=(finding,)
+            )
+        )
+
+    found, plain = report(name), report("plain")
+    found.encode()  # no half of a UTF-16 pair is left
+    page = Page(found)
+    assert [tag for tag, _ in page.elements] == [tag for tag, _ in Page(plain).elements]
+    assert all(text.isprintable() for place, text in page.texts if place not in ("script", "style"))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(st.characters(), max_size=50))
+def test_any_name_is_shown(name: str) -> None:
+    page = rendered(plain_queue(name), plots=0)
+    assert {tag for tag, _ in page.elements} <= ELEMENTS
+    assert all(char in page.text for char in name if char.isprintable() and char != "\r")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    axis=st.sampled_from(Axis),
+    places=st.lists(st.integers(0, (1 << 63) - 1), min_size=0, max_size=6, unique=True),
+    depth=st.integers(0, 1 << 63),
+    waits=st.lists(st.floats(0, 2.0**62), min_size=4, max_size=4),
+    unit=st.sampled_from(WaitUnit),
+    fill=st.floats(0, 1e9),
+)
+@example(Axis.POSITION, [1 << 62, (1 << 62) + 1], 1 << 63, [0, 0, 0, 0], WaitUnit.RECORDS, 0)  # no float between them
+@example(Axis.POSITION, [(1 << 63) - 1], 0, [0, 0, 0, 2.0**62], WaitUnit.SECONDS, 1)
+@example(Axis.TIME, [253_402_300_799], 1, [1e-300, 1, 1, 2.0**62], WaitUnit.SECONDS, 1)
+@example(Axis.TIME, [0, 253_402_300_799], 1, [1, 1, 1, 2.0**62], WaitUnit.BYTES, 1)
+@example(Axis.TIME, [0], 1, [5e-324, 5e-324, 5e-324, 5e-320], WaitUnit.SECONDS, 5e-324)
+def test_extreme_numbers_are_drawn_inside_of_the_picture(
+    axis: Axis, places: list[int], depth: int, waits: list[float], unit: WaitUnit, fill: float
+) -> None:
+    limit = 253_402_300_800 if axis is Axis.TIME else 1 << 63
+    points = sorted({place % limit for place in places})
+    report = dataclasses.replace(
+        plain_queue(),
+        depth=DepthSeries(axis, tuple(DepthPoint(at, depth >> index) for index, at in enumerate(points))),
+        sizes=(SizeBin(0, 1, depth), SizeBin(5, 1 << 63, 1)),
+        waits=Waits(unit, 1, *sorted(waits)),
+        sizing=Sizing(fill, None, None),
+    )
+    page = rendered(report)
+    for _, attributes in page.elements:
+        for key in ("x", "x1", "x2", "cx"):
+            assert 0 <= float(attributes.get(key) or 0) <= 400
+        for key in ("y", "y1", "y2", "cy"):
+            assert 0 <= float(attributes.get(key) or 0) <= 220

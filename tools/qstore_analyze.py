@@ -1,0 +1,203 @@
+"""`qstore-analyze`: questions about whole fleets of stores, answered by Spark.
+
+Exit codes: 0 nothing is damaged or missing, 1 something is, 2 the command line cannot be used, no input is a store, or
+Java or the extra `spark` is missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+
+from tools.check.report import plain_console
+from tools.dump.json_lines import JsonLines
+from tools.dump.tables import printable
+from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.size.amounts import human, parse_amount
+from tools.size.tables import Column, print_line, print_table
+from tools.spark.analyze.request import QUEUES, STEPS, SUMMARY, Request, UnusableRequestError, clean_up, prepare
+from tools.spark.needed import missing
+
+if TYPE_CHECKING:
+    from tools.spark.analyze.summary import Summary
+
+_PROGRAM: Final = "qstore-analyze"
+_LOCAL: Final = "local[*]"
+_SHOWN: Final = 50  # queues in the report for people; queues.csv has all
+
+_EPILOG = """
+\b
+Examples:
+qstore-analyze /var/lib/qpidd --out /tmp/answers                         one store, everything
+qstore-analyze '/fleet/*/qpidd' --out /srv/answers --only outstanding,audit
+qstore-analyze /fleet/a /fleet/b --out /srv/answers --bodies             with the messages' bodies
+qstore-analyze '/fleet/*' --out /srv/answers --master spark://head:7077
+qstore-analyze STORE --out DIR --publisher-log sent.csv --publisher-id id    what was sent, and is not there
+qstore-analyze STORE --out DIR --compare OTHER                           what one store has and the other lacks
+qstore-analyze 's3://bucket/fleet/*' --out /srv/answers                  what fsspec reads (pip install s3fs)
+
+\b
+DIR/outstanding                      what a restart would deliver, and what is in doubt
+DIR/audit/lifetimes, rates, waits, depth, duplicates, gaps, dangling, transactions, damage, publisher, compare
+DIR/sizing, queues, files            recommended journals; what there is
+DIR/export/store_directory=…/queue_directory=…     the records
+DIR/queues.csv, summary.json         the same in short
+
+\b
+All tables are Parquet. Exit codes: 0 nothing is damaged or missing, 1 something is (the rest is there all the same),
+2 not usable. Needs Java 17 and pip install 'qstore[spark]'. Nothing is ever written to a store.
+"""
+
+
+def _steps(_context: click.Context, _parameter: click.Parameter, text: str | None) -> frozenset[str]:
+    if text is None:
+        return frozenset(STEPS)
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    unknown = sorted(names - set(STEPS))
+    if unknown or not names:
+        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is no step; there are {', '.join(STEPS)}")
+    return frozenset(names)
+
+
+def _amount(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    try:
+        size = None if text is None else parse_amount(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if size == 0:
+        raise click.BadParameter("must be more than nothing")
+    return size
+
+
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("--out", required=True, metavar="DIR", help="Directory of the results; not there, or empty.")
+@click.option("--force", is_flag=True, help="Replace results that are there.")
+@click.option("--master", default=_LOCAL, show_default=True, metavar="URL", help="Spark's master.")
+@click.option("--only", "steps", callback=_steps, metavar="STEPS", help=f"Some of {', '.join(STEPS)}.")
+@click.option("--bodies", is_flag=True, help="Put bodies into outstanding and export.")
+@click.option("--split-bytes", callback=_amount, metavar="SIZE", help="Of a partition; chosen by amount otherwise.")
+@click.option(
+    "--publisher-log", metavar="TABLE", help="What was sent: Parquet, CSV or JSON lines, or a table of Spark."
+)
+@click.option("--publisher-id", metavar="COLUMN", default="message_id", show_default=True, help="Its message ids.")
+@click.option("--compare", multiple=True, metavar="STORE", help="Another store that should have the same messages.")
+@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object, instead of a report.")
+@click.version_option(distribution_version(), prog_name=_PROGRAM)
+@click.pass_context
+def command(context: click.Context, /, *, master: str, force: bool, as_json: bool, **asked: Any) -> None:
+    """Analyze stores with Spark.
+
+    Each INPUT is a store directory (qpidd's legacystore or linearstore, or qstore's own), a journal, a glob, or a URL
+    that fsspec reads. What cannot be read, or is no store, is told in the table of damage, and does not stop the rest.
+    """
+    problem = missing()
+    if problem is not None:
+        fail(_PROGRAM, problem)
+    request = Request(**asked)
+    try:
+        prepare(request, force=force)
+        try:
+            summary = _analyzed(request, master)
+        finally:
+            clean_up(request)
+        _write(request, summary)
+    except UnusableRequestError as error:
+        fail(_PROGRAM, str(error))
+    except OSError as error:
+        fail(_PROGRAM, f"{error.filename or request.out}: {error.strerror or error}")
+    if as_json:
+        output = JsonLines(sys.stdout.buffer)
+        output.show(summary.fields())
+        output.flush()
+    else:
+        _show(plain_console(), request, summary)
+    context.exit(EXIT_DAMAGE if summary.has_losses else 0)
+
+
+def _analyzed(request: Request, master: str) -> Summary:
+    """Run Spark. Raises UnusableRequestError."""
+    from tools.spark.analyze.progress import spark_progress
+    from tools.spark.analyze.run import analyze  # PySpark is there only with the extra
+    from tools.spark.analyze.session import SparkFailedError, session
+
+    try:
+        with session(master) as spark, spark_progress(spark) as stage:
+            return analyze(spark, request, stage)
+    except SparkFailedError as error:
+        raise UnusableRequestError(str(error)) from None
+
+
+# ---- results ----
+
+
+def _write(request: Request, summary: Summary) -> None:
+    if request.is_remote:
+        return
+    with Path(request.path(SUMMARY)).open("wb") as file:
+        output = JsonLines(file)
+        output.show(summary.fields())
+        output.flush()
+    if summary.queue_rows:
+        with Path(request.path(QUEUES)).open("w", newline="") as text:
+            writer = csv.DictWriter(text, list(summary.queue_rows[0]))
+            writer.writeheader()
+            writer.writerows(summary.queue_rows)
+
+
+_COLUMNS: Final = (
+    Column("queue", folds=True),
+    Column("store", folds=True),
+    Column("messages", number=True),
+    Column("peak", number=True, spare=True),
+    Column("live", number=True, spare=True),
+    Column("peak fill", number=True),
+    Column("recommended"),
+)
+
+
+def _show(console: Console, request: Request, summary: Summary) -> None:
+    rows = sorted(summary.queue_rows, key=lambda row: -(row["peak_fill"] or 0))
+    if rows:
+        print_table(console, _COLUMNS, [_row(row) for row in rows[:_SHOWN]])
+        if len(rows) > _SHOWN:
+            print_line(console, f"… and {len(rows) - _SHOWN:,} more queues, in {request.path(QUEUES)}")
+        print_line(console)
+    for name, value in summary.fields().items():
+        if name != "kind":
+            print_line(console, f"{name.replace('_', ' ')}: {_text(value)}")
+    print_line(console, f"results in {printable(request.out)}")
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    fill = row["peak_fill"]
+    recommended = "-" if row["num_jfiles"] is None else f"{row['num_jfiles']} x {row['jfile_size_pgs']} pages"
+    return [
+        printable(row["queue"]),
+        printable(row["store"]),
+        f"{row['depth']:,}",
+        f"{row['peak_depth']:,}",
+        human(row["live_bytes"]),
+        "-" if fill is None else f"{fill:.1%}",
+        recommended if row["pool_files"] is None else f"{row['pool_files']} files",
+    ]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{count:,} {name}" for name, count in sorted(value.items())) or "the same"
+    return f"{value:,}"
+
+
+def main() -> None:
+    """The console script."""
+    run(_PROGRAM, command)
+
+
+if __name__ == "__main__":
+    main()

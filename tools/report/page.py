@@ -1,0 +1,132 @@
+"""A report as one HTML file that needs nothing else: no network, no fonts or scripts from elsewhere.
+
+Its policy (Content-Security-Policy) allows the style sheet and the script that stand in it, by their hashes, and
+nothing more: no image, no frame, no request, no form. Even if a name got past the escaping, it could not run.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib.resources import files
+from typing import Final
+
+from tools.report.cards import card, tile
+from tools.report.content import QueueReport, ReportContent
+from tools.report.findings import finding_list, finding_table, sums, verdict
+from tools.report.markup import Markup, join, tag
+from tools.report.ranking import worst_first
+from tools.report.tables import input_table, queue_table
+from tools.report.text import count, moment, plural
+from tools.size.amounts import human
+
+_FOLDED_FROM: Final = 12  # stores: a longer list is shown on demand
+
+
+def render(content: ReportContent) -> str:
+    """The whole file, to be written as UTF-8."""
+    style, script = _asset("style.css"), _asset("table.js")
+    ordered = worst_first(content.queues)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", content.title),
+        tag("style", style),
+    )
+    body = tag("body", tag("main", *_sections(content, ordered)), tag("script", script))
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _asset(name: str) -> Markup:
+    return Markup(files("tools.report").joinpath(name).read_text("utf-8"))
+
+
+def _policy(style: str, script: str) -> str:
+    return (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(asset: str) -> str:
+    return f"'sha256-{b64encode(sha256(asset.encode()).digest()).decode()}'"
+
+
+def _sections(content: ReportContent, ordered: list[QueueReport]) -> Iterator[Markup]:
+    listed = sums(content)
+    yield _top(content)
+    yield verdict(listed, empty=not content.totals.queues)
+    yield tag("dl", *_totals(content), class_="tiles")
+    if listed:
+        yield _section("Findings", finding_table(listed), finding_list(content.findings, opened=True))
+    drawn = ordered[: content.plots]
+    anchors = [f"queue-{place}" for place in range(1, len(drawn) + 1)]
+    if drawn:
+        first = f"The {plural(len(drawn), 'queue', 'queues')} to look at first"
+        title = "Queues" if len(drawn) == len(ordered) else first
+        yield _section(title, _order(), *map(card, drawn, anchors))
+    yield _section("All queues", *_all_queues(content, ordered, anchors))
+    if content.inputs:
+        yield _section("Stores", _inputs(content))
+    if content.notes:
+        yield _section("Notes", tag("ul", *(tag("li", note) for note in content.notes), class_="notes"))
+
+
+def _top(content: ReportContent) -> Markup:
+    made = moment(content.made_at.timestamp())
+    totals = content.totals
+    told = f"{plural(totals.stores, 'store', 'stores')}, {plural(totals.queues, 'queue', 'queues')}"
+    return tag(
+        "header", tag("h1", content.title), tag("p", f"Made {made} UTC from {told}.", class_="quiet"), class_="top"
+    )
+
+
+def _section(title: str, *parts: str) -> Markup:
+    return tag("section", tag("h2", title), *parts)
+
+
+def _totals(content: ReportContent) -> Iterator[Markup]:
+    totals = content.totals
+    yield tile("outstanding messages", count(totals.outstanding), f"{human(totals.outstanding_bytes)} on disk")
+    yield tile("in doubt", count(totals.in_doubt), "held by transactions")
+    yield tile("queues", count(totals.queues), f"in {plural(totals.stores, 'store', 'stores')}")
+    yield tile("records read", count(totals.records))
+    yield tile("journals", human(totals.size), f"in {plural(totals.files, 'file', 'files')}")
+
+
+def _order() -> Markup:
+    text = "In the order of what was found, then of how full their journals became, then of what is outstanding."
+    return tag("p", text, class_="quiet")
+
+
+def _all_queues(content: ReportContent, ordered: list[QueueReport], anchors: list[str]) -> Iterator[Markup]:
+    if not ordered:
+        yield tag("p", "No queue was found.", class_="quiet")
+        return
+    left_out = content.totals.queues - len(ordered)
+    if left_out > 0:
+        told = plural(left_out, "queue is", "queues are")
+        yield tag("p", f"{told} in the sums, and not in this table.", class_="quiet")
+    yield tag(
+        "div",
+        tag("label", "Filter ", tag("input", type="search", id="filter", placeholder="queue, store, finding",
+                                    autocomplete="off", spellcheck="false")),
+        tag("label", tag("input", type="checkbox", id="found"), " only with findings"),
+        tag("span", id="shown", role="status", class_="quiet"),
+        id="tools", hidden=True,
+    )  # fmt: skip
+    yield queue_table(ordered, anchors)
+
+
+def _inputs(content: ReportContent) -> Markup:
+    table = input_table(content.inputs)
+    left_out = content.totals.stores - len(content.inputs)
+    if left_out > 0:
+        table = join((table, tag("p", f"And {count(left_out)} more.", class_="quiet")))
+    if len(content.inputs) < _FOLDED_FROM:
+        return table
+    return tag("details", tag("summary", plural(len(content.inputs), "store", "stores")), table)

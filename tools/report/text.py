@@ -1,0 +1,107 @@
+r"""Text for people: names that cannot do harm, and numbers with their units.
+
+A name may hold anything. What would not be seen, or would turn the order of the text around it (control characters,
+directional marks, halves of UTF-16 pairs), is shown as an escape: `\x07`, `\u202e`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from tools.size.amounts import human
+
+MAX_TEXT: Final = 500  # characters of a name or an example that are shown
+_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
+_DURATIONS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def visible(text: str) -> str:
+    """The text with everything in it to be seen; cut, and told so, where it is longer than `MAX_TEXT`."""
+    if len(text) > MAX_TEXT:
+        return f"{visible(text[:MAX_TEXT])}… ({len(text):,} characters)"
+    return text if text.isprintable() else "".join(map(_visible_character, text))
+
+
+def _visible_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        code -= 0xDC00
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def count(number: int) -> str:
+    """A whole number with its thousands apart: `12,345`."""
+    return f"{number:,}"
+
+
+def plural(number: int, one: str, many: str) -> str:
+    """A number of things: `1 queue`, `12,345 queues`."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def short(number: float) -> str:
+    """A number in three digits or so, for the ticks of an axis: `0.25`, `950`, `1.5k`, `20M`."""
+    scaled, power = float(number), 0
+    while scaled >= 999.5 and power < len(_PREFIXES) - 1:
+        scaled /= 1000
+        power += 1
+    return f"{scaled:.3g}{_PREFIXES[power]}"
+
+
+def short_size(size: float) -> str:
+    """Bytes in three digits or so: `0`, `512 B`, `1.5 KiB`, `64 MiB`."""
+    if size == 0:
+        return "0"
+    number, unit = human(round(size)).split(" ")
+    return f"{float(number):.4g} {'B' if unit == 'bytes' else unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time: `0 s`, `250 µs`, `12 ms`, `4.5 s`, `3 min 20 s`, `2 d 3 h`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs" if seconds else "0 s"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole, parts = round(seconds), []
+    for size, name in _DURATIONS:
+        if whole >= size:
+            parts.append(f"{whole // size:,} {name}")
+            whole %= size
+    if whole:
+        parts.append(f"{whole} s")
+    return " ".join(parts[:2])
+
+
+def share(value: float) -> str:
+    """A share as a percentage: `63 %`, `0.4 %`."""
+    percent = value * 100
+    return f"{percent:.1f} %" if 0 < percent < 10 else f"{percent:,.0f} %"
+
+
+def rate(per_second: float) -> str:
+    """Things per second: `1,250/s`, `3.4/s`, `0.02/s`."""
+    if 0 < per_second < 0.01:
+        return "< 0.01/s"
+    return f"{per_second:,.0f}/s" if per_second >= 9.95 else f"{per_second:.2g}/s"
+
+
+def size_rate(per_second: float) -> str:
+    """Bytes per second: `1.50 MiB/s`."""
+    return "< 1 byte/s" if 0 < per_second < 1 else f"{human(round(per_second))}/s"
+
+
+def moment(seconds: float) -> str:
+    """A moment in seconds since 1970, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def day(seconds: float) -> str:
+    """The day, in UTC, of a moment in seconds since 1970."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")

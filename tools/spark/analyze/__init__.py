@@ -1,0 +1,9 @@
+"""The work of `qstore-analyze`: the pipeline over a fleet, step by step, each step's result a table in Parquet.
+
+session       a Spark session for a command: local unless told otherwise, and quiet
+request       what is asked for, and where the results go
+tables        stores, publishers' logs and earlier results as DataFrames
+run           the steps
+progress      how far Spark is
+summary       numbers for people and programs
+"""

@@ -1,0 +1,44 @@
+"""How far Spark is: the step, and the tasks of what runs now, on standard error where that is a terminal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+_PERIOD: Final = 0.5  # seconds between looks
+
+
+@contextmanager
+def spark_progress(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """A function to be told what comes next; a bar shows it until the block ends."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        over = threading.Event()
+        watch = threading.Thread(target=_watch, args=(spark, bar, task, over), daemon=True)
+        watch.start()
+        try:
+            yield lambda name: bar.reset(task, description=name)
+        finally:
+            over.set()
+            watch.join()
+
+
+def _watch(spark: SparkSession, bar: Progress, task: TaskID, over: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not over.wait(_PERIOD):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        if known:
+            done = sum(stage.numCompletedTasks for stage in known)
+            bar.update(task, completed=done, total=sum(stage.numTasks for stage in known))

@@ -1,0 +1,104 @@
+"""A Spark session for a command."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tools.spark.data_source import QstoreDataSource
+from tools.spark.needed import use_this_python
+
+LOCAL: Final = "local[*]"
+_ROOT: Final = Path(__file__).parents[3]
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+#: Errors of the data source that Spark passes on in the text of its own.
+_TOLD: Final = ("UnusableInputError", "OptionError", "NotAJournalError")
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.memory": "2g",  # in local mode all of the work's memory
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "32",
+}
+
+
+class SparkFailedError(Exception):
+    """Spark, or what it reads, failed; the text says in one line what was wrong."""
+
+
+@contextmanager
+def session(master: str = LOCAL) -> Iterator[SparkSession]:
+    """A session that knows the format "qstore"; it ends with the block.
+
+    Args:
+        master: as Spark takes it. On a cluster the workers need this package too.
+
+    Raises:
+        SparkFailedError: it cannot be started, or something in the block fails in Spark.
+    """
+    try:
+        with _started(master) as spark:
+            yield spark
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailedError(reason(error)) from None
+
+
+@contextmanager
+def _started(master: str) -> Iterator[SparkSession]:
+    use_this_python()
+    # Local workers are processes of their own, and import what they run.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    builder = SparkSession.builder.master(master).appName("qstore-analyze")
+    for name, value in _settings(master).items():
+        builder = builder.config(name, value)
+    with warnings.catch_warnings(), _silent_java():
+        warnings.simplefilter("ignore")  # PySpark's own
+        spark = builder.getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("OFF")
+        spark.dataSource.register(QstoreDataSource)
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _silent_java() -> Iterator[None]:
+    """While Java starts its standard error is nowhere: it has warnings that are about nothing."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _settings(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    }
+    return settings | _LOCAL_SETTINGS if master.startswith("local") else settings
+
+
+def reason(error: Exception) -> str:
+    """The line of a failure that says why: an error of the data source's own, where there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in reversed(lines):
+        for name in _TOLD:
+            _, found, told = line.partition(f"{name}: ")
+            if found:
+                return told
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,158 @@
+"""The data source "qstore": what Spark calls.
+
+    spark.dataSource.register(QstoreDataSource)
+    spark.read.format("qstore").options(…).load(path, glob, URL or list of these)
+
+Options:
+
+    table            records (default), files, queues, exchanges, bindings, transactions
+    columns          names, separated by commas: only these are read. Without columns of messages no message is decoded;
+                     without `body` no body is copied
+    split_bytes      bytes of a partition, at most; by default chosen by the amount of data, 32 to 128 MiB
+    body_limit       bytes of a body that are read, at most; 128 MiB by default
+    fillers          true: fillers are rows too
+    storage_options  JSON object that fsspec is given
+
+Filters on queue, type, rid and xid are pushed down where `spark.sql.python.filterPushdown.enabled` is set. Spark keeps
+what was pushed down with the loaded DataFrame, not with its use (seen in 4.3): a query that uses one DataFrame twice
+with different filters, as a join with itself, must load it twice.
+
+Damage makes rows of type `damage`; what is no store is a row of the table `files`, and an error only if nothing at all
+is one. Rows have places (file, offset, position, flush), so that a reader can go on from where it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tools.spark.needed import SparkMissingError, missing
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+except ImportError:
+    raise SparkMissingError(missing() or "PySpark is older than 4.0: pip install 'qstore[spark]'") from None
+
+from tools.spark.batches import BODY_LIMIT, read_stretch
+from tools.spark.columns import Column, OptionError, schema_text, table_columns
+from tools.spark.inputs import Input, named_inputs
+from tools.spark.plan import Stretch, partitions, stretches
+from tools.spark.selection import Selection, push
+from tools.spark.store_tables import read_store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+RECORDS: Final = "records"
+_PLANNING: Final = "pyspark.sql.worker.plan_data_source_read"
+_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_TRUTH: Final = {"true": True, "false": False}
+
+
+class QstoreDataSource(DataSource):
+    """Stores as tables."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` calls it."""
+        return "qstore"
+
+    def schema(self) -> str:
+        """The table's columns, or those that were chosen. Raises OptionError."""
+        return schema_text(self._columns())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads the table. Raises OptionError."""
+        columns = self._columns()
+        if schema.names != [column.name for column in columns]:
+            raise OptionError('option columns chooses columns; a schema of one\'s own cannot be given to "qstore"')
+        table = self._options().get("table", RECORDS)
+        if table != RECORDS:
+            return _TableReader(self._options(), columns, table)
+        return (_RecordsReader if _must_not_filter() else _FilteringReader)(self._options(), columns)
+
+    def _options(self) -> dict[str, str]:
+        return {str(name).lower(): str(value) for name, value in self.options.items()}
+
+    def _columns(self) -> tuple[Column, ...]:
+        options = self._options()
+        return table_columns(options.get("table", RECORDS), options.get("columns"))
+
+
+class _RecordsReader(DataSourceReader):
+    """Reads the table of records."""
+
+    def __init__(self, options: Mapping[str, str], columns: tuple[Column, ...]) -> None:
+        self._inputs = named_inputs(options)
+        self._columns = columns
+        self._selection = Selection()
+        self._split_bytes = _size(options, "split_bytes", None)
+        self._body_limit = _size(options, "body_limit", BODY_LIMIT) or BODY_LIMIT
+        self._fillers = _flag(options, "fillers")
+
+    def partitions(self) -> list[InputPartition]:
+        """The parts that are read one by one. Raises UnusableInputError."""
+        found = stretches(self._inputs, self._selection.queues, self._split_bytes)
+        return [InputPartition(packed) for packed in partitions(found, self._split_bytes)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one part, as record batches."""
+        packed: tuple[Stretch, ...] = partition.value or ()  # where there are no partitions, Spark makes up one
+        for stretch in packed:
+            disk, _ = stretch.source.disk()
+            yield from read_stretch(
+                stretch, disk, self._columns, self._selection, fillers=self._fillers, body_limit=self._body_limit
+            )
+
+
+class _FilteringReader(_RecordsReader):
+    """The same with the filters that Spark pushes down."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802  # Spark's name
+        """Take the filters that can be done here; what is left."""
+        self._selection, left = push(filters)
+        return left
+
+
+def _must_not_filter() -> bool:
+    """Whether this is the process in which Spark plans a scan without filters.
+
+    There, while push-down is not enabled, it refuses a reader that could take filters. Where they are pushed down it
+    asks in a process that has another module loaded.
+    """
+    return _PLANNING in sys.modules and _PUSHING not in sys.modules
+
+
+class _TableReader(DataSourceReader):
+    """Reads one of the small tables."""
+
+    def __init__(self, options: Mapping[str, str], columns: tuple[Column, ...], table: str) -> None:
+        self._inputs = named_inputs(options)
+        self._columns = columns
+        self._table = table
+
+    def partitions(self) -> list[InputPartition]:
+        """The stores."""
+        return [InputPartition(source) for source in self._inputs]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one store, as record batches."""
+        source: Input = partition.value
+        yield from read_store(source, self._table, self._columns, Selection())
+
+
+def _size(options: Mapping[str, str], name: str, default: int | None) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise OptionError(f"option {name}: it must be a number of bytes above 0, not {text!r}")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in _TRUTH:
+        raise OptionError(f"option {name}: it must be true or false, not {text!r}")
+    return _TRUTH[text]

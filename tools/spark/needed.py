@@ -1,0 +1,48 @@
+"""What Spark needs and a plain installation does not have."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+_PACKAGES: Final = ("pyspark", "pyarrow")
+_PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
+
+
+class SparkMissingError(ImportError):
+    """Something that Spark needs is not installed; the text says what to do."""
+
+
+def missing() -> str | None:
+    """What is to be installed before Spark can be used, in one line; None if nothing."""
+    absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if absent:
+        return f"{' and '.join(absent)} not installed: pip install 'qstore[spark]'"
+    if not _has_java():
+        return "there is no Java: install version 17 or later (Debian: apt install openjdk-17-jre-headless)"
+    return None
+
+
+def check() -> None:
+    """Have everything that Spark needs.
+
+    Raises:
+        SparkMissingError: something is not installed.
+    """
+    problem = missing()
+    if problem is not None:
+        raise SparkMissingError(problem)
+
+
+def use_this_python() -> None:
+    """Have Spark's workers run this interpreter, unless the environment names one; to be called before a session."""
+    os.environ.setdefault(_PYTHON_VARIABLE, sys.executable)
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is not None or (home is not None and Path(home, "bin", "java").is_file())

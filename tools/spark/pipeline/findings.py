@@ -1,0 +1,149 @@
+"""What an audit points at: each function gives a table of what is odd, which is empty where nothing is.
+
+What a crash leaves behind, and what a ring that has gone round does, is no loss; the tables say so where they can.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sql
+
+from tools.spark.pipeline.effects import ABORTED, COMMITTED, JOURNAL
+from tools.spark.pipeline.prepared import ABORTING, ENDS, IN_DOUBT, OPERATIONS, UNPREPARED, kind_is
+
+_RIDS_IN_RANGE: Final = 20  # bits: gaps are looked for in ranges of so many record ids, each by itself
+_UNDONE: Final = (ABORTED, ABORTING, UNPREPARED)
+
+
+def is_undone() -> Column:
+    """Whether an operation was rolled back, or will be."""
+    return sql.coalesce(sql.col("fate").isin(*_UNDONE), sql.lit(False))
+
+
+def duplicates(found: DataFrame) -> DataFrame:
+    """Messages that a queue has, or had, more than once.
+
+    Args:
+        found: of `operations`, with message_id among its `also`.
+
+    Returns:
+        store, queue, what: "message id" (sent again, most likely) or "record id" (which a sound journal never has);
+        message_id; first_rid, last_rid: the least and the greatest record id; copies. What was rolled back, and copies
+        that the journal made itself, do not count.
+    """
+    kept = found.where((sql.col("type") == "enqueue") & ~sql.col("moved") & ~is_undone())
+    rids = [sql.min("rid").alias("first_rid"), sql.max("rid").alias("last_rid")]
+    copies = sql.count("*").alias("copies")
+    by_id = kept.where(sql.col("message_id").isNotNull()).groupBy("store", "queue", "message_id").agg(*rids, copies)
+    by_rid = kept.groupBy(*JOURNAL, "rid").agg(copies)
+    columns = ("store", "queue", "what", "message_id", "first_rid", "last_rid", "copies")
+    same_id = by_id.where(sql.col("copies") > 1).withColumn("what", sql.lit("message id"))
+    same_rid = by_rid.where(sql.col("copies") > 1).withColumns(
+        {
+            "what": sql.lit("record id"),
+            "message_id": sql.lit(None).cast("string"),
+            "first_rid": sql.col("rid"),
+            "last_rid": sql.col("rid"),
+        }
+    )
+    return same_id.select(*columns).union(same_rid.select(*columns))
+
+
+def gaps(records: DataFrame) -> DataFrame:
+    """Record ids that no record of a store has, between its least and its greatest.
+
+    Rings overwrite what is no longer needed, and a restart leaves ids out, so a gap by itself is no loss.
+
+    Args:
+        records: columns store, type, rid.
+
+    Returns:
+        store, after, before: the record ids on either side; missing: how many are between them.
+    """
+    rids = records.where(kind_is(*OPERATIONS, *ENDS) & sql.col("rid").isNotNull()).select("store", "rid").distinct()
+    ranged = rids.withColumn("range", sql.shiftright("rid", _RIDS_IN_RANGE))
+    in_range = Window.partitionBy("store", "range").orderBy("rid")
+    within = ranged.select("store", sql.col("rid").alias("after"), sql.lead("rid").over(in_range).alias("before"))
+    ends = ranged.groupBy("store", "range").agg(sql.min("rid").alias("least"), sql.max("rid").alias("greatest"))
+    by_range = Window.partitionBy("store").orderBy("range")
+    between = ends.select("store", sql.col("greatest").alias("after"), sql.lead("least").over(by_range).alias("before"))
+    missing = sql.col("before") - sql.col("after") - 1
+    return within.union(between).withColumn("missing", missing).where(sql.col("missing") > 0)
+
+
+def dangling(found: DataFrame) -> DataFrame:
+    """Dequeues of messages that their journal does not have, or that it dequeues twice.
+
+    Args:
+        found: of `messages`.
+
+    Returns:
+        store, format, queue, journal, rid (of the message), dequeues, position (of the first of these records); what:
+        "overwritten" (a lower record id than any enqueue in the journal, which went round: normal), "unknown", or
+        "dequeued twice".
+    """
+    first = found.where(sql.col("enqueues") > 0).groupBy(*JOURNAL).agg(sql.min("rid").alias("first_rid"))
+    is_unknown = sql.col("state").isNull()
+    what = (
+        sql.when(~is_unknown, "dequeued twice")
+        .when(sql.col("rid") < sql.col("first_rid"), "overwritten")
+        .otherwise("unknown")
+    )
+    odd = found.where(is_unknown | ((sql.col("dequeues") > 1) & ~sql.col("transactional")))
+    return odd.join(sql.broadcast(first), list(JOURNAL), "left").select(
+        *JOURNAL, "rid", "dequeues", sql.col("dequeue_position").alias("position"), what.alias("what")
+    )
+
+
+def open_transactions(found: DataFrame, prepared: DataFrame) -> DataFrame:
+    """The transactions that are open anywhere in a store.
+
+    Args:
+        found: of `operations`.
+        prepared: of `prepared_transactions`.
+
+    Returns:
+        store, xid; type: dtx, local, or null where no prepared list tells; state: in-doubt, committing, aborting,
+        unprepared; enqueues, dequeues: of messages, that are undecided in the queues' journals; queues: how many queues
+        these are in; bytes: of the enqueues' records.
+    """
+    is_open = sql.col("fate").isNotNull() & ~sql.col("fate").isin(COMMITTED, ABORTED)
+    is_enqueue = sql.col("type") == "enqueue"
+    each = found.where(is_open).groupBy("store", "xid", "queue", "journal", "type", "rid")
+    undecided = each.agg(sql.max("size").alias("size")).groupBy("store", "xid")
+    counted = undecided.agg(
+        sql.sum(is_enqueue.cast("bigint")).alias("enqueues"),
+        sql.sum((~is_enqueue).cast("bigint")).alias("dequeues"),
+        sql.countDistinct("queue").alias("queues"),
+        sql.sum(sql.when(is_enqueue, sql.col("size")).otherwise(0)).alias("bytes"),
+    )
+    numbers = [sql.coalesce(name, sql.lit(0)).alias(name) for name in ("enqueues", "dequeues", "queues", "bytes")]
+    state = sql.coalesce("outcome", sql.lit(UNPREPARED)).alias("state")
+    return prepared.join(counted, ["store", "xid"], "full").select(
+        "store", "xid", sql.col("two_phase").alias("type"), state, *numbers
+    )
+
+
+def in_doubt(transactions: DataFrame) -> DataFrame:
+    """Those of `open_transactions` that wait for their transaction manager."""
+    return transactions.where(sql.col("state") == IN_DOUBT)
+
+
+def damage(records: DataFrame, files: DataFrame | None = None) -> DataFrame:
+    """What is damaged.
+
+    Args:
+        records: columns store, queue, file, offset, rid, type, damage, consequence.
+        files: the table of files, which has what is wrong with headers and whole stores; None without that.
+
+    Returns:
+        store, queue, file, offset, rid, damage, consequence; checksum: whether it is a checksum that does not match.
+    """
+    columns = ("store", "queue", "file", "offset", "rid", "damage", "consequence")
+    found = records.where(sql.col("damage").isNotNull()).select(*columns)
+    if files is not None:
+        others = files.where(sql.col("kind").isin("damage", "unusable"))
+        found = found.union(others.withColumn("damage", sql.col("reason")).select(*columns)).distinct()
+    return found.withColumn("checksum", sql.lower("damage").rlike("checksum|crc"))

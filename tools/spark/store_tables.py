@@ -1,0 +1,157 @@
+"""The small tables: files, queues, exchanges, bindings, transactions. A store is read as a whole, by one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from formats.qls.file_header import FileHeader as LinearHeader
+from formats.rhm.file_header import FileHeader
+from store.damage import Damage
+from store.journal.directory import NotAJournalError
+from store.journal.files import JournalFile
+from store.journal.journal import Journal
+from store.layout import UnusableInputError
+from store.offline import OfflineStore
+from store.wiring import effective_bindings
+from tools.dump.objects import binding_object, exchange_object, queue_object, transaction_object
+from tools.spark.arrays import array, arrow_schema
+from tools.spark.columns import Column
+from tools.spark.inputs import Input, opened
+from tools.spark.selection import Selection
+
+Row = dict[str, Any]
+
+_NANOSECONDS: Final = 1_000_000_000
+_ROWS: Final = 4096  # of a batch
+
+
+def read_store(source: Input, table: str, columns: tuple[Column, ...], selection: Selection) -> Iterator[Any]:
+    """The rows of one store in one of the tables, as record batches."""
+    schema = arrow_schema(columns)
+    batch: list[Row] = []
+    for row in _rows(source, table):
+        if "queue" not in row or selection.wants_queue(row["queue"]):
+            batch.append(row)
+        if len(batch) >= _ROWS:
+            yield _batch(batch, columns, schema)
+            batch = []
+    if batch:
+        yield _batch(batch, columns, schema)
+
+
+def _batch(rows: list[Row], columns: tuple[Column, ...], schema: Any) -> Any:
+    arrays = [array(column.type, [row.get(column.name) for row in rows]) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows(source: Input, table: str) -> Iterator[Row]:
+    try:
+        with opened(source) as store:
+            yield from _TABLES[table](source, store)
+    except (UnusableInputError, NotAJournalError) as error:
+        reason = str(error)
+    except OSError as error:
+        reason = f"{error.filename or source.path}: {error.strerror or error}"
+    else:
+        return
+    if table == "files":
+        yield {"store": source.path, "kind": "unusable", "queue": None, "file": source.path, "reason": reason}
+
+
+# ---- files ----
+
+
+def _files(source: Input, store: OfflineStore) -> Iterator[Row]:
+    common = {"store": source.path, "format": store.layout.kind.value}
+    for damage in store.damage:
+        yield {**common, **_damage_row(source, damage, None)}
+    for notice in store.notices:
+        yield {**common, "kind": "notice", "queue": None, "reason": notice}
+    for journal in store.named_journals():
+        for age, file in enumerate(journal.stream.files):
+            yield {**common, **_file_row(source, journal, age, file)}
+        for damage in journal.damage:
+            yield {**common, **_damage_row(source, damage, journal)}
+
+
+def _file_row(source: Input, journal: Journal, age: int, file: JournalFile[Any]) -> Row:
+    header = file.header
+    first = file.first_record(journal.stream.geometry)
+    return {
+        "kind": "journal file",
+        "queue": journal.name,
+        "journal": source.shown(journal.path),
+        "file": source.shown(file.path),
+        "number": file.number,
+        "age": age,
+        "size": file.size if file.size >= 0 else None,
+        "first_record": None if first is None else first + journal.stream.geometry.header_size,
+        "first_flush": header.first_flush if isinstance(header, FileHeader) and header.version != 1 else None,
+        "written": None if header is None else _written(header),
+    }
+
+
+def _written(header: FileHeader | LinearHeader) -> int:
+    return header.seconds * _NANOSECONDS + header.nanoseconds
+
+
+def _damage_row(source: Input, damage: Damage, journal: Journal | None) -> Row:
+    return {
+        "kind": "damage",
+        "queue": None if journal is None else journal.name,
+        "journal": None if journal is None else source.shown(journal.path),
+        "file": source.shown(damage.file),
+        "offset": damage.offset,
+        "rid": damage.rid,
+        "reason": damage.what,
+        "consequence": damage.consequence,
+    }
+
+
+# ---- what recovery makes of a store ----
+
+
+def _queues(source: Input, store: OfflineStore) -> Iterator[Row]:
+    for queue in store.recover().queues:
+        told = queue_object(queue)
+        journal = queue.journal
+        yield {
+            "store": source.path,
+            "format": store.layout.kind.value,
+            "queue": told["name"],
+            "journal": None if journal is None else source.shown(journal.path),
+            "arguments": told["arguments"],
+            "alternate_exchange": told["alternate_exchange"],
+            "files": None if journal is None else journal.files.geometry.files,
+            "file_size": None if journal is None else journal.files.geometry.file_size,
+            "messages": told["messages"],
+        }
+
+
+def _exchanges(source: Input, store: OfflineStore) -> Iterator[Row]:
+    for exchange in store.wiring.exchanges.values() if store.wiring is not None else ():
+        told = exchange_object(exchange)
+        yield {**told, "store": source.path, "exchange": told["name"]}
+
+
+def _bindings(source: Input, store: OfflineStore) -> Iterator[Row]:
+    for binding in effective_bindings(store.wiring.bindings) if store.wiring is not None else ():
+        yield {**binding_object(binding), "store": source.path}
+
+
+def _transactions(source: Input, store: OfflineStore) -> Iterator[Row]:
+    for transaction in store.recover().transactions:
+        told = transaction_object(transaction)
+        yield {**told, "store": source.path, "xid_format": told["format"]}
+
+
+_TABLES: Final[dict[str, Callable[[Input, OfflineStore], Iterator[Row]]]] = {
+    "files": _files,
+    "queues": _queues,
+    "exchanges": _exchanges,
+    "bindings": _bindings,
+    "transactions": _transactions,
+}
