@@ -8,7 +8,9 @@ had been delivered. A recovery that fails leaves the store as it was, unclosed.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -83,7 +85,7 @@ class Life:
             ports = await self._listen(server)
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
-            _LOG.notice("Broker running")
+            broker.run()
             await ended.wait()
             service_manager.tell("STOPPING=1")
         finally:
@@ -118,7 +120,7 @@ class Life:
         except OSError as error:
             where = f"{', '.join(self._settings.interfaces)}, port {self._settings.port}"
             advice = "see --interface and --port"
-            raise StartError(f"cannot listen on {where}: {error.strerror or error}; {advice}") from error
+            raise StartError(f"cannot listen on {where}: {_reason(error)}; {advice}") from error
 
     def _hold_pid_file(self, port: int) -> PidFile | None:
         if self._pid_directory is None:
@@ -127,6 +129,12 @@ class Life:
             return daemon.hold_pid_file(self._pid_directory, port)
         except daemon.DaemonError as error:
             raise StartError(str(error)) from error
+
+
+def _reason(error: OSError) -> str:
+    """What the system says. The event loop has put its own words around it, and a name server has its own numbers."""
+    number = None if isinstance(error, socket.gaierror) else error.errno
+    return error.strerror or str(error) if number is None else os.strerror(number)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from broker.logs import CATEGORIES, LEVELS, NOTICE, OFF, TRACE, LogError, Rules, printable
+from broker.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, TRACE, LogError, Rules, printable
 
 _NAMES: Final = {level: name for name, level in LEVELS.items()}
 _SYSLOG_ADDRESS: Final = "/dev/log"
@@ -71,10 +71,10 @@ def _category(record: logging.LogRecord) -> str:
 
 
 def _function(record: logging.LogRecord) -> str:
-    """Where a line was written, such as broker.server.listen."""
+    """Where a line was written, such as broker.server.Server.listen."""
     path = Path(record.pathname)
     parts = path.relative_to(_TOP).with_suffix("").parts if path.is_relative_to(_TOP) else (record.module,)
-    return ".".join((*parts, record.funcName))
+    return ".".join((*parts, getattr(record, FUNCTION, record.funcName)))
 
 
 class _RuleFilter(logging.Filter):

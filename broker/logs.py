@@ -5,7 +5,7 @@ formatting: `LOG.notice("Listening on port %d", port)`. A line that no rule want
 where even the arguments cost something, ask `LOG.is_on(DEBUG)` first. Passwords are never handed to a log.
 
 A rule is `LEVEL[+-][:PATTERN]`: `+` is this level and above, `-` this level and below. A pattern is the name of a
-category, or a part of the name of the function that writes (`broker.server.listen`; `::` is read as a dot, and
+category, or a part of the name of the function that writes (`broker.server.Server.listen`; `::` is read as a dot, and
 `qpid::`, with which all of qpidd's names begin, stands for every function). First match decides (000, B8):
 
     1  a disabled function    hidden
@@ -20,7 +20,8 @@ category, or a part of the name of the function that writes (`broker.server.list
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 TRACE, DEBUG, INFO, NOTICE = 5, logging.DEBUG, logging.INFO, 25
@@ -45,6 +46,8 @@ CATEGORIES: Final = (
 DEFAULT_RULE: Final = "notice+"
 OFF: Final = CRITICAL + 1
 """The level of a log that shows nothing."""
+FUNCTION: Final = "function_in_class"
+"""The attribute of a line's record that has the name of the function that writes, and of its class before it."""
 
 
 class LogError(Exception):
@@ -71,52 +74,57 @@ class CategoryLog:
     def log(self, level: int, text: str, *arguments: object) -> None:
         """Write a line; `text` is formatted with the arguments, if there are any, by `%`."""
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, text, *arguments, stacklevel=2)
+            self._logger.log(level, text, *arguments, stacklevel=2, extra=_caller())
 
     def trace(self, text: str, *arguments: object) -> None:
         """Every step."""
         if self._logger.isEnabledFor(TRACE):
-            self._logger.log(TRACE, text, *arguments, stacklevel=2)
+            self._logger.log(TRACE, text, *arguments, stacklevel=2, extra=_caller())
 
     def debug(self, text: str, *arguments: object) -> None:
         """What somebody wants to know who looks for an error."""
         if self._logger.isEnabledFor(DEBUG):
-            self._logger.log(DEBUG, text, *arguments, stacklevel=2)
+            self._logger.log(DEBUG, text, *arguments, stacklevel=2, extra=_caller())
 
     def info(self, text: str, *arguments: object) -> None:
         """What happens and is as it should be."""
         if self._logger.isEnabledFor(INFO):
-            self._logger.log(INFO, text, *arguments, stacklevel=2)
+            self._logger.log(INFO, text, *arguments, stacklevel=2, extra=_caller())
 
     def notice(self, text: str, *arguments: object) -> None:
         """What happens seldom, and an operator wants to see."""
         if self._logger.isEnabledFor(NOTICE):
-            self._logger.log(NOTICE, text, *arguments, stacklevel=2)
+            self._logger.log(NOTICE, text, *arguments, stacklevel=2, extra=_caller())
 
     def warning(self, text: str, *arguments: object) -> None:
         """What may be wrong."""
         if self._logger.isEnabledFor(WARNING):
-            self._logger.log(WARNING, text, *arguments, stacklevel=2)
+            self._logger.log(WARNING, text, *arguments, stacklevel=2, extra=_caller())
 
     def error(self, text: str, *arguments: object) -> None:
         """What is wrong."""
         if self._logger.isEnabledFor(ERROR):
-            self._logger.log(ERROR, text, *arguments, stacklevel=2)
+            self._logger.log(ERROR, text, *arguments, stacklevel=2, extra=_caller())
 
     def exception(self, text: str, *arguments: object) -> None:
         """What is wrong, with the exception that is being handled."""
         if self._logger.isEnabledFor(ERROR):
-            self._logger.log(ERROR, text, *arguments, stacklevel=2, exc_info=True)
+            self._logger.log(ERROR, text, *arguments, stacklevel=2, exc_info=True, extra=_caller())
 
     def critical(self, text: str, *arguments: object) -> None:
         """What the broker cannot go on with, or that loses data."""
         if self._logger.isEnabledFor(CRITICAL):
-            self._logger.log(CRITICAL, text, *arguments, stacklevel=2)
+            self._logger.log(CRITICAL, text, *arguments, stacklevel=2, extra=_caller())
 
 
 def log_of(category: str) -> CategoryLog:
     """The log of a category."""
     return CategoryLog(category)
+
+
+def _caller() -> Mapping[str, object]:
+    """The name of the function that writes, with its class: the standard library keeps it without."""
+    return {FUNCTION: sys._getframe(2).f_code.co_qualname}
 
 
 # ---- rules ----

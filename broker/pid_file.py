@@ -24,7 +24,7 @@ class PidFile:
     """Holds the file.
 
     Args:
-        path: the file. It is made, readable by all, if there is none.
+        path: the file. It is made, if there is none, readable by all whom the process's umask lets read.
 
     Raises:
         BlockingIOError: another process holds it.

@@ -107,6 +107,12 @@ def start_logging(values: Values, *, is_daemon: bool) -> Logging:
     return Logging(rules, _sinks(values, is_daemon=is_daemon), parts)
 
 
+def has_lost_log(values: Values) -> bool:
+    """Whether a daemon's log goes nowhere, without anybody having said so: there is no syslog, and no file is named."""
+    sinks = _sinks(values, is_daemon=True)
+    return sinks.file is None and not sinks.syslog and not values.is_given("log-to-syslog")
+
+
 def _sinks(values: Values, *, is_daemon: bool) -> Sinks:
     output, file = values.text("log-output"), values.text("log-to-file")
     if output is not None and output not in _STREAMS:

@@ -31,7 +31,7 @@ from broker.modules import ModuleError
 from broker.options.help import help_text
 from broker.options.option import OptionError
 from broker.options.values import Values
-from broker.plan import Plan, make_plan, settings_of, start_logging
+from broker.plan import Plan, has_lost_log, make_plan, settings_of, start_logging
 
 _LOG: Final = log_of("Broker")
 
@@ -126,6 +126,8 @@ def _run_daemon(plan: Plan) -> int:
     if isinstance(forked, daemon.Child):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return _run_broker(plan, forked)
+    if has_lost_log(plan.values):
+        _say("the daemon runs, and its log goes nowhere: there is no syslog here; see --log-to-file")
     if plan.values.number("port") == 0:
         return _tell(str(forked.port))
     return 0

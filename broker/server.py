@@ -27,9 +27,11 @@ from broker.broker import Broker
 from broker.errors import InternalError, ModelError
 from broker.logs import log_of
 from broker.pressure import Pressure
+from broker.protocols.amqp_0_10 import traced_connection
 from broker.protocols.amqp_0_10.connection import Phase
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from broker.protocols.amqp_0_10.traced_connection import TracedConnection
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.security.users import Users
@@ -224,6 +226,14 @@ def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     _LOG.error("%s\n%s", context.get("message"), trace)
 
 
+def _shown(peer: tuple[Any, ...] | None) -> str:
+    """A client's address and port; a client that is gone already has none."""
+    if not peer:
+        return "of no address"
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _is_absent(error: OSError) -> bool:
     return isinstance(error, socket.gaierror) or error.errno in (97, 99)  # no such family, address not available
 
@@ -244,6 +254,7 @@ class SocketConnection(asyncio.Protocol):
         self._closed = 0.0
         self._unsent = 0
         self._is_catching_up = False
+        self._peer = ""
 
     # ---- asyncio ----
 
@@ -252,10 +263,13 @@ class SocketConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         server = self._server
         peer = transport.get_extra_info("peername")
+        self._peer = _shown(peer)
         is_one_too_many = len(server.connections) >= server.settings.max_connections
         if is_one_too_many:
             _LOG.warning(
-                "Client max connection count limit exceeded: %d; %s is refused", server.settings.max_connections, peer
+                "Client max connection count limit exceeded: %d; %s is refused",
+                server.settings.max_connections,
+                self._peer,
             )
             if len(server.refused) >= _MOST_REFUSED:
                 self._transport.abort()
@@ -264,12 +278,14 @@ class SocketConnection(asyncio.Protocol):
             server.loop.call_later(_REFUSAL_SECONDS, self.abort)
         else:
             server.connections[self] = None
+            _LOG.debug("Client %s: connected", self._peer)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         with contextlib.suppress(OSError):
             transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, int(server.settings.tcp_nodelay)
             )
-        self._machine = ServerConnection(
+        make = TracedConnection if traced_connection.is_wanted() else ServerConnection
+        self._machine = make(
             self,
             server.sessions,
             server.broker.turn,
@@ -278,6 +294,7 @@ class SocketConnection(asyncio.Protocol):
             is_local=bool(peer) and ipaddress.ip_address(peer[0]).is_loopback,
             now=time.monotonic,
             refusal="the broker has as many connections as it may have" if is_one_too_many else "",
+            peer=self._peer,
         )
 
     def data_received(self, data: bytes) -> None:
@@ -329,6 +346,7 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The socket is closed."""
+        _LOG.debug("Client %s: disconnected", self._peer)
         self._server.connections.pop(self, None)
         self._server.refused.pop(self, None)
         machine, self._machine, self._transport = self._machine, None, None
@@ -410,7 +428,7 @@ class SocketConnection(asyncio.Protocol):
             return
         limit = self._server.settings.negotiate_seconds
         if machine.phase in (Phase.HEADER, Phase.NEGOTIATING) and now - self._opened > limit:
-            _LOG.info("A client has not opened its connection within %s seconds", limit)
+            _LOG.info("Client %s: not let in: it has not opened its connection within %s seconds", self._peer, limit)
             self.abort()
 
     def _is_alive(self) -> bool:

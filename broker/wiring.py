@@ -176,6 +176,7 @@ class Wiring:
             )
             queue.alternate = wanted
             self._queues[name] = queue
+            _LOG.debug('Queue "%s" created by "%s", %s', name, user, "durable" if durable else "transient")
         else:
             if exclusive or not passive:
                 check_owner(queue, owner)
@@ -231,6 +232,7 @@ class Wiring:
 
     async def _delete_queue(self, queue: Queue) -> None:
         left = await self._removal.remove(queue)
+        _LOG.debug('Queue "%s" deleted', queue.name)
         self._broker.idle_queues.forget(queue)
         for exchange in left:
             await self._delete_if_unbound(exchange)
@@ -275,6 +277,7 @@ class Wiring:
             if durable:
                 await self._kept.make_exchange(exchange)
             self._exchanges[name] = exchange
+            _LOG.debug('Exchange "%s" of type %s created', name, type_name)
         else:
             check_type(exchange, type_name)
             check_alternate(exchange, wanted)
@@ -308,6 +311,7 @@ class Wiring:
         await self._kept.delete_exchange(exchange)
         del self._exchanges[exchange.name]
         exchange.delete()
+        _LOG.debug('Exchange "%s" deleted', exchange.name)
 
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""

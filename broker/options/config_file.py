@@ -27,6 +27,7 @@ MAX_BYTES: Final = 1 << 20
 
 _COMMENT: Final = re.compile(r"(?:^|\s)#")
 _NAME: Final = re.compile(r'[^\s"#]+')
+_FIRST_WORD: Final = re.compile(r"[^\s=:]+")
 
 
 class Entry(NamedTuple):
@@ -117,8 +118,15 @@ def _entries(text: str, where: str) -> Iterator[Entry]:
         name, equals, rest = (part.strip() for part in stripped.partition("="))
         value = _value(rest)
         if not equals or value is None or not _NAME.fullmatch(name):
-            raise OptionError(f'{where}, line {number}: "{shown(stripped)}" is not name=value')
+            raise OptionError(f'{where}, line {number}: "{_beginning(stripped)}" is not name=value')
         yield Entry(name, value, f"{where}, line {number}: {shown(name)}")
+
+
+def _beginning(line: str) -> str:
+    """The first word of a line: what follows may be a password."""
+    found = _FIRST_WORD.match(line)
+    word = found[0] if found else ""
+    return shown(word) if word == line else shown(word) + "…"
 
 
 def _value(text: str) -> str | None:

@@ -2,21 +2,22 @@
 
 The command line comes before the environment, and that before the file: of an option that several of them give, the
 highest source's value counts. What adds up (modules, rules of the log) is taken from all of them, the file's first.
-Where two options are contrary to each other, as data-dir and no-data-dir, a lower source's gives way to a higher one's.
+Where two options are contrary to each other, as data-dir and no-data-dir, a lower source's gives way to a higher one's;
+of one source that gives both the flag counts, with a warning.
 
 What the environment and the file have that is no option gets a warning; on the command line it is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.options.command_line import read_arguments, words_of
 from broker.options.config_file import DEFAULT_FILE, ConfigFile, Entry, read_config_file
 from broker.options.environment import read_environment
 from broker.options.lookup import Table, add
-from broker.options.option import TRUTH, Given, Kind, OptionError, Source
+from broker.options.option import TRUTH, Given, Kind, Option, OptionError, Source
 
 _MOST_UNKNOWN: Final = 20  # names that are warned of one by one
 
@@ -87,7 +88,8 @@ def read_sources(sources: Sources, table: Table) -> Said:
     command_line = read_arguments(sources.arguments, table)
     environment = _read(sources.environment, Source.ENVIRONMENT, table, warnings)
     file = _read(sources.file.entries, Source.FILE, table, warnings)
-    return Said(_joined((file, environment, command_line), table), warnings)
+    given = _joined((file, environment, command_line), table)
+    return Said(given, [*warnings, *_contradictions(given, table)])
 
 
 def _read(entries: Iterable[Entry], source: Source, table: Table, warnings: list[str]) -> dict[str, list[Given]]:
@@ -117,7 +119,18 @@ def _joined(lowest_first: Iterable[Mapping[str, list[Given]]], table: Table) -> 
         for name, values in given.items():
             option = table.by_name[name]
             joined[name] = [*joined.get(name, ()), *values] if option.adds_up else values
-            is_no = option.kind is Kind.FLAG and not TRUTH.get(values[-1].text.lower(), True)
-            if option.contrary not in given and not is_no:
+            if option.contrary not in given and not _is_off(option, values):
                 joined.pop(option.contrary, None)
     return joined
+
+
+def _is_off(option: Option, values: Sequence[Given]) -> bool:
+    return option.kind is Kind.FLAG and not TRUTH.get(values[-1].text.lower(), True)
+
+
+def _contradictions(given: Mapping[str, Sequence[Given]], table: Table) -> Iterator[str]:
+    """A line for each option that one source gives together with the flag that refuses it."""
+    for name, values in given.items():
+        option = table.by_name[name]
+        if option.kind is Kind.FLAG and option.contrary in given and not _is_off(option, values):
+            yield f"{given[option.contrary][-1].place} has no effect: {values[-1].place} is given, too"

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broker.log_sinks
+from broker.broker import Broker
 from broker.log_sinks import LineFormat, Logging, Sinks
 from broker.logs import (
     CATEGORIES,
@@ -33,6 +34,7 @@ from broker.logs import (
     parse_rule,
     printable,
 )
+from broker.settings import BrokerSettings
 
 MakeLog = Callable[..., Logging]
 PLAIN = LineFormat(time=False)
@@ -177,11 +179,31 @@ def test_functions_have_their_module_s_name(make_log: MakeLog, path: Path, file:
     assert path.read_text() == f"[Broker] notice {name}.work: text\n"
 
 
+@pytest.mark.parametrize(
+    "rule", ["notice", "notice:qpid::", "notice:Broker", "notice-:Broker::run", "notice:qpid::broker::Broker::run"]
+)
+def test_the_rules_that_qpidd_s_manual_has_for_its_line(make_log: MakeLog, path: Path, rule: str) -> None:
+    """000, B9: each of them is for the line "Broker running"."""
+    model = Broker(BrokerSettings(), None, lambda work, *arguments: None)
+    log = make_log(rule, parts=LineFormat(time=False, function=True))
+    model.run()
+    log.close()
+    assert path.read_text() == "[Broker] notice broker.broker.Broker.run: Broker running\n"
+    make_log("trace+", disabled=(rule,))
+    model.run()
+    assert path.read_text().count("\n") == 1
+
+
 def test_a_rule_for_a_function(make_log: MakeLog, path: Path) -> None:
     make_log("debug+:for_a_function")
     log_of("Broker").debug("here")
-    (lambda: log_of("Broker").debug("elsewhere"))()
-    assert path.read_text() == "[Broker] debug here\n"
+    (lambda: log_of("Broker").debug("in it"))()
+    _write_elsewhere()
+    assert path.read_text() == "[Broker] debug here\n[Broker] debug in it\n"
+
+
+def _write_elsewhere() -> None:
+    log_of("Broker").debug("elsewhere")
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\x1b[2Jb", "\udcff", "a\u2028b", "\0"])

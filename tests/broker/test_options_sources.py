@@ -74,6 +74,14 @@ link-maintenance-interval=0.1
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("line", ["ha-password hunter2", 'ha-password="hunter2', "ha-password:hunter2"])
+def test_what_may_be_a_password_is_not_shown(file: Path, line: str) -> None:
+    file.write_text(line)
+    with pytest.raises(OptionError) as refusal:
+        read_config_file(str(file), is_optional=False)
+    assert str(refusal.value) == f'{file}, line 1: "ha-password…" is not name=value'
+
+
 @pytest.mark.parametrize("line", ["daemon", "=yes", "[broker]", 'realm="QPID', 'realm="a"b', "a b=c", "#x\n!", 'a"=b'])
 def test_lines_that_are_none(file: Path, line: str) -> None:
     file.write_text(f"port=1\n{line}\n")
@@ -229,8 +237,10 @@ def test_what_adds_up_and_what_does_not(file: Path) -> None:
 def test_of_what_is_contrary_the_higher_source_s_holds(
     file: Path, text: str, arguments: list[str], directory: str | None, has_none: bool
 ) -> None:
-    values, _ = said(file, text, None, *arguments)
+    values, found = said(file, text, None, *arguments)
     assert (values.text("data-dir"), values.switch("no-data-dir")) == (directory, has_none)
+    is_told = [f"{file}, line 1: data-dir has no effect: {file}, line 2: no-data-dir is given, too"]
+    assert list(found.warnings) == (is_told if directory and has_none else [])
 
 
 def test_what_is_no_option_gets_a_warning(file: Path) -> None:

@@ -145,6 +145,48 @@ def test_one_that_speaks_another_protocol_is_told_ours() -> None:
     run(test())
 
 
+def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixture) -> None:
+    def lines(begin: str) -> list[str]:
+        return [record.getMessage().removeprefix(begin) for record in caplog.records]
+
+    async def test() -> None:
+        async with served(max_connections=1) as found:
+            for category in ("Network", "Protocol", "Model"):
+                caplog.set_level("DEBUG", category)
+            with await client(RawConnection, found.port) as stranger:
+                begin = "Client {}:{}: ".format(*stranger.socket.getsockname())
+                await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00")
+                assert await client(is_closed, stranger)
+            await found.until(lambda: not found.server.connections)
+            why = r"connection closed: a client that does not speak AMQP 0-10 began with b'AMQP\x00\x01\x00\x00'"
+            assert lines(begin) == ["connected", why, "disconnected"]
+            caplog.clear()
+            with await client(RawPeer, found.port) as peer:
+                begin = "Client {}:{}: ".format(*peer.socket.getsockname())
+                with await client(RawConnection, found.port) as other:
+                    refused = "Client max connection count limit exceeded: 1; {}:{} is refused"
+                    await found.until(lambda: len(caplog.records) == 4)
+                    assert refused.format(*other.socket.getsockname()) == lines(begin)[-1]
+                    assert lines(begin)[:2] == ["connected", "connection opened by anonymous@QPID"]
+                    assert lines(begin)[2].startswith('session "')
+            await found.until(lambda: not found.server.connections)
+            caplog.clear()
+            wiring = found.broker.wiring
+            await wiring.declare_exchange("e", "topic")
+            await wiring.declare_queue("q", user="me")
+            await wiring.bind("q", "e", "a.#")
+            await wiring.unbind("q", "e", "a.#")
+            await wiring.delete_queue("q")
+            await wiring.delete_exchange("e")
+            assert [text for text in lines("") if not text.startswith("Client ")] == [
+                'Exchange "e" of type topic created', 'Queue "q" created by "me", transient',
+                'Queue "q" bound to "e" with key "a.#"', 'Queue "q" unbound from "e", key "a.#"',
+                'Queue "q" deleted', 'Exchange "e" deleted',
+            ]  # fmt: skip
+
+    run(test())
+
+
 def test_a_port_that_somebody_has(tmp_path: Path) -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

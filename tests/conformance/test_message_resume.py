@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.protocols.amqp_0_10.interrupted import MOST_KEPT
+from broker.protocols.amqp_0_10.transfer import MOST_HEADER_BYTES
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.codes import ErrorCode
 from formats.amqp_0_10.commands import encode_command
@@ -189,3 +190,22 @@ def test_a_header_that_cannot_be_read_is_no_reason_to_fall() -> None:
     client.send(b"".join(frames[:4]))
     client.machine.closed()
     assert len(world.sessions.interrupted) == 0
+
+
+@pytest.mark.parametrize("size", [MOST_HEADER_BYTES, MOST_HEADER_BYTES + 1, 0xFFFF - FRAME.size])
+def test_a_header_that_a_journal_cannot_hold_is_not_kept(size: int) -> None:
+    world = World()
+    client = declared(world)
+    world.durable_queue("d")
+    head = header(routing_key="d", delivery_mode=2, resume_id=MESSAGE, resume_ttl=TTL)
+    head += (size - len(head) - 4).to_bytes(4, "big") + b"\x7f\xff" + bytes(size - len(head) - 6)
+    payload = encode_command("message.transfer", destination="")
+    frames = encode_command_frames(1, payload, head, CONTENT, 0xFFFF)
+    client.send(b"".join(frames[:3]))
+    client.machine.closed()
+    client = world.open_client()
+    at = offset(client)
+    assert bool(at) == (size == MOST_HEADER_BYTES)
+    client.publish("d", CONTENT[at:], delivery_mode=2, resume_id=MESSAGE, resume_ttl=TTL)
+    client.sync()
+    assert [bytes(each.message.body) for each in world.broker.queues["d"].entries()] == [CONTENT]

@@ -144,6 +144,17 @@ def test_the_container_s_broker_listens_outside_and_keeps_messages() -> None:
     assert json.loads(found["HEALTHCHECK"].partition("CMD ")[2]) == [INSTALLED, "--check"]
 
 
+def test_a_file_that_asks_for_a_daemon_does_not_get_one(tmp_path: Path) -> None:
+    """000, A5: `daemon=yes` is in qpidd's examples, and neither systemd nor a container has use for it."""
+    old = tmp_path / "qpidd.conf"
+    old.write_text("daemon=yes\n")
+    (command,) = unit_values("ExecStart")
+    variables = dict(part.split("=", 1) for word, rest in instructions() if word == "ENV" for part in shlex.split(rest))
+    for arguments, given in ((shlex.split(command)[1:], {}), (["--config", ""], variables)):
+        arguments[arguments.index("--config") + 1] = str(old)
+        assert not make_plan(arguments, given).is_daemon
+
+
 def test_words_behind_the_image_s_name_are_options() -> None:
     plan = container_plan("--interface", "::", "--num-jfiles=4", "--user-file", "/etc/qstore/users")
     settings = settings_of(plan.values, plan.data_directory)

@@ -327,7 +327,7 @@ def test_a_port_that_is_taken(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -
     second = qpidd("--port", str(port), *options)
     assert second.returncode == 1
     assert f"port {port}: " in second.stderr
-    assert "address already in use" in second.stderr
+    assert f"port {port}: Address already in use; see --interface and --port" in second.stderr
     assert second.stderr.count("\n") == 1
     assert b"clean" in (tmp_path / "data" / "rhm" / "STORE").read_bytes()  # and so its store was closed
 
@@ -386,6 +386,17 @@ def test_a_daemon_is_ready_when_its_starter_returns(daemon: Callable[..., int], 
         gone = qpidd(again, *asked)
         assert (gone.returncode, gone.stdout) == (1, "")
         assert gone.stderr == f"qpidd: no broker is running: nothing holds {pid_file}\n"
+
+
+def test_a_daemon_that_logs_nowhere_says_so(qpidd: Qpidd, tmp_path: Path) -> None:
+    options = ("--port", "0", "--no-data-dir", "--pid-dir", str(tmp_path))
+    for said in ((), ("--log-to-syslog=no",)):
+        ended = qpidd("--daemon", *options, *said)
+        try:
+            is_told = not said and not Path("/dev/log").exists()
+            assert (ended.returncode, "its log goes nowhere" in ended.stderr) == (0, is_told)
+        finally:
+            assert qpidd("--quit", *options[2:], "--port", ended.stdout.strip()).returncode == 0
 
 
 def test_two_daemons_and_one_of_them_ends(daemon: Callable[..., int], qpidd: Qpidd, tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ class Connection(ABC, Generic[SessionT]):
         heartbeat: seconds between heartbeats; 0 for none.
     """
 
+    __slots__ = (
+        "_assembler", "_has_received", "_has_sent", "_header", "_last_received", "_last_sent", "close_code",
+        "close_text", "heartbeat", "max_frame", "output", "phase", "sessions",
+    )  # fmt: skip
+
     def __init__(self, max_message_bytes: int, budget: Budget | None = None) -> None:
         self.phase = Phase.HEADER
         self.output: list[Buffer] = []

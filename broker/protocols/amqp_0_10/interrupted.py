@@ -20,7 +20,7 @@ from typing import Final
 from broker.content import Content, content_of, pieces_of
 from broker.errors import ResourceLimitExceededError
 from broker.protocols.amqp_0_10.assembly import Begun
-from broker.protocols.amqp_0_10.transfer import read_delivery_properties, split_header
+from broker.protocols.amqp_0_10.transfer import MOST_HEADER_BYTES, read_delivery_properties, split_header
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.errors import Amqp010Error
 
@@ -68,7 +68,7 @@ class InterruptedMessages:
         except Amqp010Error:
             return
         seconds = min(properties.resume_ttl / 1000, self._most_seconds)
-        if properties.resume_id is None or not seconds:
+        if properties.resume_id is None or not seconds or len(begun.header) > MOST_HEADER_BYTES:
             return
         key = user, properties.resume_id
         before = self._pop(key)

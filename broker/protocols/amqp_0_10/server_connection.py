@@ -20,10 +20,10 @@ from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
 from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
 from broker.protocols.amqp_0_10.server_session import ServerSession
-from broker.protocols.amqp_0_10.session import DetachError, State
+from broker.protocols.amqp_0_10.session import DetachError, State, detach_reason, shown_name
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from broker.protocols.amqp_0_10.streaming import Stream
-from broker.protocols.amqp_0_10.transfer import TimestampingReader, TransferReader
+from broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
 from broker.settings import BrokerSettings
@@ -70,6 +70,7 @@ class ServerConnection(Connection[ServerSession]):
         is_local: whether the client is on this host.
         now: seconds of a clock that does not go back.
         refusal: why the client is to be told that it may not connect; empty if it may.
+        peer: the client's address, for the log.
 
     Attributes:
         user: who the client is; empty until it is known.
@@ -78,6 +79,12 @@ class ServerConnection(Connection[ServerSession]):
         transfers: reads the messages that come.
         streams: channel -> what its session sends in portions.
     """
+
+    __slots__ = (
+        "__weakref__", "_authentication", "_channel_max", "_host", "_is_local", "_is_tuned", "_mechanism", "_now",
+        "_peer", "_refusal", "_registry", "_sasl_steps", "_settings", "_told", "_turn", "can_send", "room", "streams",
+        "transfers", "user",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -90,12 +97,13 @@ class ServerConnection(Connection[ServerSession]):
         is_local: bool,
         now: Callable[[], float],
         refusal: str = "",
+        peer: str = "",
     ) -> None:
         super().__init__(settings.max_message_bytes, sessions.budget)
         self._assembler.most_at_once = AT_ONCE
         self._host, self._registry, self._turn, self._settings = host, sessions, turn, settings
         self._authentication, self._is_local, self._now = authentication, is_local, now
-        self._refusal = refusal
+        self._refusal, self._peer = refusal, peer
         self._mechanism: ServerMechanism | None = None
         self._sasl_steps = 0
         self._is_tuned = False
@@ -184,7 +192,9 @@ class ServerConnection(Connection[ServerSession]):
     def on_closed(self) -> None:
         """The connection is closed, or lost: its sessions wait to be attached again, or end."""
         if self.close_code not in (0, CloseCode.NORMAL):
-            _LOG.info("Connection closed: %d %s", self.close_code, self.close_text)
+            _LOG.info("Client %s: connection closed: %d %s", self._peer, self.close_code, self.close_text)
+        elif self.close_text and not self.close_code:
+            _LOG.info("Client %s: connection closed: %s", self._peer, self.close_text)
         for session in list(self.sessions.values()):
             self._let_go(session)
         self._turn.outputs[self] = None
@@ -231,6 +241,7 @@ class ServerConnection(Connection[ServerSession]):
                 return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
+            _LOG.debug("Client %s: connection opened by %s", self._peer, self.user)
         else:
             raise FramingError(f"{name} is not to come here")
 
@@ -262,7 +273,7 @@ class ServerConnection(Connection[ServerSession]):
         self.resume()
 
     def _refuse(self, reason: str) -> None:
-        _SECURITY_LOG.info("Authentication failed: %s", reason)
+        _SECURITY_LOG.info("Client %s: Authentication failed: %s", self._peer, reason)
         self.fail(CloseCode.CONNECTION_FORCED, "Authentication failed")
 
     def _authenticated(self, user: str) -> None:
@@ -331,6 +342,7 @@ class ServerConnection(Connection[ServerSession]):
         session.attach_to(self, channel)
         session.send_control("session.attached", name=name)
         session.attached()
+        _LOG.debug('Client %s: session "%s" attached to channel %d', self._peer, shown_name(name), channel)
 
     def give_up(self, session: ServerSession) -> None:
         """Another connection wants the session."""
@@ -352,6 +364,7 @@ class ServerConnection(Connection[ServerSession]):
 
     def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
         self.send_session_control(channel, "session.detached", name=name, code=code)
+        _LOG.debug('Client %s: session "%s" detached: %s', self._peer, shown_name(name), detach_reason(code))
 
     def on_unattached(self, channel: int) -> None:
         """Something has come on a channel without a session: say so, once."""
@@ -394,7 +407,7 @@ class ServerConnection(Connection[ServerSession]):
             try:
                 session.on_command(payload, header, body)
             except DetachError as error:
-                _LOG.info("Session %r: %s", session.name, error)
+                _LOG.info('Session "%s" of %s: %s', shown_name(session.name), session.user, error)
                 self._detach_from_here(session, error.code)
 
     # ---- messages that were interrupted ----

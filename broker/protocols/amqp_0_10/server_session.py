@@ -9,7 +9,8 @@ the session ends is available again, and marked as redelivered.
 
 Whatever cannot be done ends the session: execution.exception says which command it was and why, and detach follows.
 
-Here are message.transfer and the classes execution and tx; `message_commands` and `declarations` have the others.
+Here are message.transfer and class execution; `message_commands`, `transaction_commands` and `declarations` have the
+others.
 
 Source: AMQP 0-10.
 """
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.content import Content
 from broker.errors import (
     IllegalArgumentError,
-    IllegalStateError,
     InternalError,
     InvalidArgumentError,
     ModelError,
@@ -39,13 +39,13 @@ from broker.protocols.amqp_0_10.deliveries import Deliveries
 from broker.protocols.amqp_0_10.error_codes import code_of
 from broker.protocols.amqp_0_10.message_commands import MESSAGE_COMMANDS
 from broker.protocols.amqp_0_10.sequence import wrap
-from broker.protocols.amqp_0_10.session import State
+from broker.protocols.amqp_0_10.session import State, shown_name
 from broker.protocols.amqp_0_10.streaming import StreamingSession
 from broker.protocols.amqp_0_10.subscription import Subscription
+from broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
 from broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
 from broker.queues.entry import ACQUIRED, Entry
 from broker.queues.queue import Queue
-from broker.transactions.local import LocalTransaction
 from formats.amqp_0_10.commands import decode_command
 from formats.amqp_0_10.errors import Amqp010Error
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from broker.broker import Broker
     from broker.exchanges.exchange import Exchange
     from broker.protocols.amqp_0_10.server_connection import ServerConnection
+    from broker.transactions.local import LocalTransaction
 
 _LOG: Final = log_of("Protocol")
 
@@ -81,6 +82,11 @@ class ServerSession(StreamingSession):
     """
 
     connection: ServerConnection
+
+    __slots__ = (
+        "__weakref__", "_destinations", "_flushes", "_stopped", "_told", "_turn", "broker", "can_send", "clock",
+        "deliveries", "exclusive_queues", "is_failed", "most_plain_bytes", "subscriptions", "transaction", "user",
+    )  # fmt: skip
 
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
         super().__init__(name)
@@ -171,7 +177,7 @@ class ServerSession(StreamingSession):
             if payload[:1] in _CLASSES:
                 raise
             raise NotImplementedByBrokerError(f"there are no commands of class {payload[:1].hex()}") from None
-        handler = MESSAGE_COMMANDS.get(command.name) or _OTHER_COMMANDS.get(command.name)
+        handler = _COMMANDS.get(command.name)
         if handler is not None:
             handler(self, number, values)
             return
@@ -270,6 +276,7 @@ class ServerSession(StreamingSession):
     def stream_ended(self) -> None:
         """It is out."""
         super().stream_ended()
+        self._turn.workers[self] = None  # what was completed meanwhile is told
         self.wake_all()
 
     # ---- deliveries ----
@@ -366,50 +373,14 @@ class ServerSession(StreamingSession):
     def _nothing(self, _number: int, _values: dict[str, Any]) -> None:
         """Results and exceptions of commands that the broker has sent: it sends none that could have any."""
 
-    # ---- transactions ----
-
-    def _tx_select(self, _number: int, _values: dict[str, Any]) -> None:
-        if self.transaction is not None:
-            raise IllegalStateError("the session is transactional already")
-        self.transaction = self._new_transaction()
-
-    def _new_transaction(self) -> LocalTransaction:
-        return LocalTransaction(self.broker, self.broker.settings.queue_limit_bytes)
-
-    def _tx_commit(self, number: int, _values: dict[str, Any]) -> None:
-        transaction = self._take_transaction()
-        self.postpone(number)
-        accepted = self.deliveries.commit()
-
-        def done(error: ModelError | None) -> None:
-            if error is not None:
-                self.fail([[number, number]], error)
-            else:
-                self.completed_later(number)
-
-        try:
-            transaction.commit(done)
-        except ModelError:
-            self.deliveries.unsettled.update(accepted)
-            raise
-
-    def _tx_rollback(self, _number: int, _values: dict[str, Any]) -> None:
-        self._take_transaction()
-        self.deliveries.roll_back()
-
-    def _take_transaction(self) -> LocalTransaction:
-        transaction = self.transaction
-        if transaction is None:
-            raise IllegalStateError("Session has not been selected for use with transactions")
-        self.transaction = self._new_transaction()
-        return transaction
-
     # ---- completion ----
 
     def tell_completed(self) -> None:
-        """Tell the client what is completed, if that is news."""
-        if self.transport is None or self.state is not State.ATTACHED:
-            return
+        """Tell the client what is completed, if that is news, and when all that was sent before is out."""
+        if self.transport is not None and self.state is State.ATTACHED and not self.is_streaming:
+            self._tell_completed()
+
+    def _tell_completed(self) -> None:
         completed = self.completed
         ranges = completed.ranges()
         told = (completed.below, len(ranges))
@@ -428,7 +399,7 @@ class ServerSession(StreamingSession):
         """A command cannot be done: the session ends."""
         if self.is_failed:
             return
-        _LOG.info("Session %r: %s", self.name, error)
+        _LOG.info('Session "%s" of %s: %s', shown_name(self.name), self.user, error)
         self._send_exception(number, payload, error)
 
     def _send_exception(self, number: int | None, payload: bytes, error: ModelError) -> None:
@@ -437,7 +408,7 @@ class ServerSession(StreamingSession):
             if number is not None:
                 self.postpone(number)
             self.settle()
-            self.tell_completed()
+            self._tell_completed()
             self.send(
                 "execution.exception",
                 error_code=code_of(error),
@@ -483,11 +454,11 @@ _CLASSES: Final = frozenset(bytes((code,)) for code in range(3, 11))
 
 _Handler = Callable[[ServerSession, int, dict[str, Any]], None]
 
-_OTHER_COMMANDS: Final[dict[str, _Handler]] = {
+#: Command -> what it does, of those that are done at once; `declarations` has the others.
+_COMMANDS: Final[dict[str, _Handler]] = {
     "execution.sync": ServerSession._sync,
     "execution.result": ServerSession._nothing,
     "execution.exception": ServerSession._nothing,
-    "tx.select": ServerSession._tx_select,
-    "tx.commit": ServerSession._tx_commit,
-    "tx.rollback": ServerSession._tx_rollback,
+    **MESSAGE_COMMANDS,
+    **TRANSACTION_COMMANDS,
 }

@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol
 from broker.content import Buffer, Content
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
+from broker.protocols.amqp_0_10.replay import Replay, Sent
 from broker.protocols.amqp_0_10.sequence import (
     Completed,
     Ranges,
@@ -42,7 +43,6 @@ from formats.amqp_0_10.codes import DetachCode
 from formats.amqp_0_10.commands import encode_command, encode_control
 from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
-MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption before the last command; with more there is none
 _FOR_EVER: Final = 0xFFFFFFFF  # seconds: what a timeout that is left out asks for
 _RANGE_BYTES: Final = 8  # of a range in a sequence-set
 _CONTROL_BYTES: Final = 18  # of a frame with a control that has nothing but a sequence-set, without its ranges
@@ -80,19 +80,6 @@ class Transport(Protocol):
         """Something was put into `output`."""
 
 
-class _Sent:
-    """A command that was sent and may have to be sent again."""
-
-    __slots__ = ("body", "header", "number", "payload")
-
-    def __init__(self, number: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        self.number, self.payload, self.header, self.body = number, payload, header, body
-
-    @property
-    def size(self) -> int:
-        return len(self.payload) + len(self.header or b"") + len(self.body or b"")
-
-
 class Session:
     """One end of a session.
 
@@ -111,6 +98,12 @@ class Session:
         is_resumable: whether what was sent is kept for a resumption.
     """
 
+    __slots__ = (
+        "_has_forgotten", "_has_point", "_held", "_is_known", "_postponed", "_replay", "_seen",
+        "_settled", "_syncs", "channel", "completed", "is_resumable", "name", "received", "sent", "state", "timeout",
+        "transport",
+    )  # fmt: skip
+
     def __init__(self, name: bytes, channel: int, transport: Transport | None) -> None:
         self.name, self.channel, self.transport = name, channel, transport
         self.state = State.ATTACHING
@@ -123,8 +116,7 @@ class Session:
         self._held: list[list[int]] = []  # runs of commands that are held since then, in order
         self._postponed: list[int] = []
         self._syncs: deque[int] = deque()
-        self._replay: deque[_Sent] = deque()
-        self._replay_bytes = 0
+        self._replay = Replay()
         self._has_point = False  # whether the peer has said where its stream begins, or goes on
         self._is_known = False  # whether it has ever said so
         self._has_forgotten = False  # whether something that was sent could not be kept
@@ -160,7 +152,7 @@ class Session:
         number = self.sent
         self.sent = number + 1
         if self.is_resumable:
-            self._keep(_Sent(number, payload, header, body))
+            self._keep(Sent(number, payload, header, body))
         if self.transport is not None and self.state is State.ATTACHED:
             self._write(payload, header, body)
         return number
@@ -174,36 +166,10 @@ class Session:
             transport.output.extend(chain(*content_frames(self.channel, payload, header, body, transport.max_frame)))
         transport.has_output()
 
-    def _keep(self, sent: _Sent) -> None:
-        self._replay.append(sent)
-        self._replay_bytes += sent.size
-        if self._replay_bytes - sent.size > MOST_REPLAY_BYTES:  # one message, however large, can be sent again
+    def _keep(self, sent: Sent) -> None:
+        if not self._replay.keep(sent):
             self._has_forgotten = True
-            self._keep_nothing()
-
-    def _keep_nothing(self) -> None:
-        self.is_resumable = False
-        self._replay.clear()
-        self._replay_bytes = 0
-
-    def _forget(self, ranges: list[tuple[int, int]]) -> None:
-        """The peer has these, in merged ranges: they need not be sent again."""
-        replay = self._replay
-        if not replay or not ranges:
-            return
-        if len(ranges) == 1 and ranges[0][0] <= replay[0].number:
-            while replay and replay[0].number <= ranges[0][1]:
-                self._replay_bytes -= replay.popleft().size
-            return
-        self._replay = deque()
-        index = 0
-        for each in replay:
-            while index < len(ranges) and ranges[index][1] < each.number:
-                index += 1
-            if index < len(ranges) and ranges[index][0] <= each.number:
-                self._replay_bytes -= each.size
-            else:
-                self._replay.append(each)
+            self.is_resumable = False
 
     # ---- receiving ----
 
@@ -324,7 +290,7 @@ class Session:
 
     def _on_completed(self, values: dict[str, Any]) -> None:
         ranges = self._ranges_sent(values["commands"] or ())
-        self._forget(ranges)
+        self._replay.forget(ranges)
         self.on_peer_completed_ranges(ranges)
         if values["timely_reply"]:
             self.send_control("session.known-completed", commands=values["commands"] or ())
@@ -337,7 +303,7 @@ class Session:
         return found
 
     def _on_confirmed(self, values: dict[str, Any]) -> None:
-        self._forget(self._ranges_sent(values["commands"] or ()))
+        self._replay.forget(self._ranges_sent(values["commands"] or ()))
 
     def _on_known_completed(self, values: dict[str, Any]) -> None:
         self.completed.peer_knows(unwrap_ranges(values["commands"] or (), self.received))
@@ -345,8 +311,8 @@ class Session:
     def _on_expected(self, values: dict[str, Any]) -> None:
         """The peer has all that was sent before what it expects."""
         ranges = unwrap_ranges(values["commands"] or (), self.sent)
-        if ranges and self._replay:
-            self._forget([(self._replay[0].number, ranges[0][0] - 1)])
+        if ranges:
+            self._replay.forget_before(ranges[0][0])
 
     def _on_flush(self, values: dict[str, Any]) -> None:
         if values["expected"]:
@@ -375,7 +341,8 @@ class Session:
         wanted = values["timeout"]
         self.timeout = self.grant_timeout(_FOR_EVER if wanted is None else wanted)
         if not self.timeout:
-            self._keep_nothing()
+            self._replay.clear()
+            self.is_resumable = False
         elif not self._has_forgotten:
             self.is_resumable = True
 
@@ -384,20 +351,18 @@ class Session:
     def attached(self) -> None:
         """Both ends are attached: say where the stream begins, or goes on, and send again what has to be."""
         self.state = State.ATTACHED
-        first = self._replay[0].number if self._replay else self.sent
-        self.send_control("session.command-point", command_id=wrap(first), command_offset=0)
-        for index, sent in enumerate(list(self._replay)):
-            missing = sent.number - first - index
-            if missing:  # completed in between: the stream has to count them all the same
-                self._send_gap(first + index, sent.number - 1)
-                first += missing
+        following = self._replay.first_number(self.sent)
+        self.send_control("session.command-point", command_id=wrap(following), command_offset=0)
+        for sent in list(self._replay):
+            self._send_gap(following, sent.number - 1)
             self._write(sent.payload, sent.header, sent.body)
-        last = self._replay[-1].number + 1 if self._replay else self.sent
-        if last < self.sent:
-            self._send_gap(last, self.sent - 1)
+            following = sent.number + 1
+        self._send_gap(following, self.sent - 1)
 
     def _send_gap(self, first: int, last: int) -> None:
-        self.send_control("session.gap", commands=wrap_ranges([(first, last)]))
+        """What was completed in between, if anything was: the stream has to count it all the same."""
+        if first <= last:
+            self.send_control("session.gap", commands=wrap_ranges([(first, last)]))
 
     def detach(self) -> None:
         """Ask the peer to detach."""
@@ -429,6 +394,11 @@ _CONTROLS: Final[dict[str, Callable[[Session, dict[str, Any]], None]]] = {
     "session.request-timeout": Session._on_request_timeout,
     "session.timeout": Session._on_timeout,
 }
+
+
+def shown_name(name: bytes) -> str:
+    """A session's name, for the log: text as a rule, but any bytes may be one."""
+    return name.decode(errors="backslashreplace")
 
 
 def detach_reason(code: int) -> str:

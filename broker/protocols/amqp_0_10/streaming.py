@@ -1,8 +1,10 @@
 """Commands that are too large to be put into the output of a connection at once.
 
 Their frames are made when the socket takes them, a portion in each turn, straight from the pieces of the content. While
-a session has such a stream, whatever else it sends on the command track waits behind it; controls, and the other
-sessions of the connection, do not.
+a session has such a stream, whatever else it sends on the command track waits behind it. So do the controls whose place
+among the commands says something: gap counts on from the last of them; completed says that what a command had sent, a
+result or a message that flush or stop waits for, is on its way before it; and after detach there are none. Other
+controls, and the other sessions of the connection, do not wait.
 
 Source: AMQP 0-10, transport (assemblies: frames of different channels, and of the tracks of one, may alternate).
 """
@@ -11,13 +13,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from broker.content import Buffer, Content
 from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
-from broker.protocols.amqp_0_10.session import Session, State, Transport
+from broker.protocols.amqp_0_10.session import Session, Transport
 from formats.amqp_0_10.commands import encode_control
 from formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
+
+#: Controls whose place among the commands says something.
+_IN_ORDER: Final = frozenset(("session.completed", "session.detach", "session.gap"))
 
 
 class Stream:
@@ -66,6 +71,8 @@ class StreamingSession(Session):
 
     connection: StreamTransport
 
+    __slots__ = ("_stream", "connection")
+
     def __init__(self, name: bytes) -> None:
         super().__init__(name, 0, None)
         self._stream: Stream | None = None
@@ -103,11 +110,9 @@ class StreamingSession(Session):
             self._stream.add((frame,) for frame in frames)
         connection.has_output()
 
-    def detach(self) -> None:
-        """As `Session.detach`, after what goes out in portions."""
-        if self._stream is None or self.state is not State.ATTACHED:
-            super().detach()
-            return
-        frame = encode_control_frame(self.channel, encode_control("session.detach", name=self.name))
-        self._stream.add([(frame,)])
-        self.state = State.DETACHING
+    def send_control(self, control: str, /, **values: Any) -> None:
+        """As `Session.send_control`; one whose place among the commands says something waits for those before it."""
+        if self._stream is None or control not in _IN_ORDER:
+            super().send_control(control, **values)
+        else:
+            self._stream.add([(encode_control_frame(self.channel, encode_control(control, **values)),)])

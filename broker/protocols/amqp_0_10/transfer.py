@@ -1,8 +1,7 @@
 """A message as AMQP 0-10 carries it.
 
 What came is kept: the structs of the header segment, and the body. Of the structs only delivery-properties is read on
-the way through the broker, and once for all messages that have the same: most of what one publisher sends differs in
-message-properties only. In delivery-properties the broker sets what is its own to set:
+the way through the broker (`transfer_reader`). In delivery-properties the broker sets what is its own to set:
 
     exchange      the one that the message was sent to, so that the consumer, and recovery, know it
     expiration    when its ttl ends, in seconds since 1970
@@ -17,10 +16,10 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from broker.content import Content, LargeContent
 from broker.errors import InvalidArgumentError
@@ -57,21 +56,10 @@ _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-propert
 _USER_ID: Final = 0x40  # in that of message-properties
 _INT64: Final = code_of("int64")
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
-_REMEMBERED: Final = 2048
-_MOST_REMEMBERED_BYTES: Final = 512  # of one: what is larger is rare, and not worth its room
+_PREFIXES_KEPT: Final = 2048
 _MOST_TTL: Final = (1 << 64) - 1
 _two_u32: Final = struct.Struct(">II").unpack_from
 _NO_HEADERS: Final[Mapping[str, object]] = {}
-_NOTHING: Final[Mapping[bytes, Any]] = {}
-
-
-TakeInterrupted: TypeAlias = Callable[[str, Content | None], tuple[bytes, Content] | None]
-"""Given a resume-id, and the content that came with it: the header and content of the message that was interrupted, all
-of it; None if what came is the whole."""
-
-
-def _nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
-    """Every transfer is whole."""
 
 
 class DeliveryProperties(NamedTuple):
@@ -177,116 +165,6 @@ class TransferMessage(Message):
         return header
 
 
-class TransferReader:
-    """Reads the headers of messages that come in.
-
-    Remembers the delivery-properties that came lately, for each exchange.
-
-    Args:
-        publisher: what the messages are known by as those of one connection.
-        checks_user_ids: whether a message may only have the user's own id.
-
-    Attributes:
-        publisher, checks_user_ids: as above.
-        take_interrupted: see `TakeInterrupted`.
-        has_rare: whether something of each message is to be looked at before it is published: its user id, or, since
-            one such has come, whether it is immediate.
-    """
-
-    __slots__ = (
-        "_handlings", "_remembered", "_room", "checks_user_ids", "has_rare", "publisher", "take_interrupted",
-    )  # fmt: skip
-
-    def __init__(self, publisher: object | None = None, *, checks_user_ids: bool = False) -> None:
-        self.publisher = publisher
-        self.checks_user_ids = self.has_rare = checks_user_ids
-        self.take_interrupted: TakeInterrupted = _nothing_interrupted
-        self._handlings: dict[Handling, Handling] = {}
-        self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
-        self._room = _REMEMBERED
-
-    def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
-        """The message of a transfer to `exchange`.
-
-        Args:
-            header: the payload of its header segment; empty where there was none.
-            body: its content; None where it has no body segment.
-            exchange: the transfer's destination.
-            clock: gives seconds since 1970.
-
-        Raises:
-            Amqp010Error: the header is not what it should be.
-            ResourceLimitExceededError: it ends a message that was interrupted, and that is too large now.
-        """
-        if len(header) > MOST_HEADER_BYTES:
-            raise Amqp010Error(f"a header of {len(header)} bytes; {MOST_HEADER_BYTES} are the most")
-        remembered = self._remembered.get(exchange, _NOTHING)
-        given, others = split_header(header)
-        properties = remembered.get(given)
-        if properties is None:
-            properties = self._read_properties(given, exchange)
-            if properties.resume_id is None:
-                self._remember(exchange, given, properties)
-            else:
-                whole = self.take_interrupted(properties.resume_id, body)
-                if whole is not None:
-                    header, body = whole
-                    given, others = split_header(header)
-                    properties = self._read_properties(given, exchange)
-        if properties.ttl is None:
-            expires_at = float(properties.expiration)
-            return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at)
-        expires_at = clock() + properties.ttl / 1000
-        encoded = _with_expiration(properties.encoded, ceil(expires_at))
-        return TransferMessage(encoded + others, body, exchange, properties, expires_at)
-
-    def _read_properties(self, given: bytes, exchange: str) -> DeliveryProperties:
-        properties = read_delivery_properties(given, exchange)
-        handling = properties.handling._replace(publisher=self.publisher)
-        self.has_rare = self.has_rare or handling.is_immediate
-        return properties._replace(handling=self._handlings.setdefault(handling, handling))
-
-    def _remember(self, exchange: str, given: bytes, properties: DeliveryProperties) -> None:
-        if len(given) > _MOST_REMEMBERED_BYTES:
-            return
-        if not self._room:
-            self._remembered.clear()
-            self._room = _REMEMBERED
-        self._room -= 1
-        self._remembered.setdefault(exchange, {})[given] = properties
-
-
-class TimestampingReader(TransferReader):
-    """A reader that writes into each message when it came, in seconds since 1970, whatever its sender has said.
-
-    Source: AMQP 0-10, delivery-properties, timestamp; qpidd's option enable-timestamp.
-    """
-
-    __slots__ = ("_second", "_stamped")
-
-    def __init__(self, publisher: object | None = None, *, checks_user_ids: bool = False) -> None:
-        super().__init__(publisher, checks_user_ids=checks_user_ids)
-        self._second = 0
-        self._stamped: dict[bytes, bytes] = {}  # delivery-properties as read -> with the time, within one second
-
-    def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
-        """As `TransferReader.read`, and with the time."""
-        message = super().read(header, body, exchange, clock)
-        second = int(clock())
-        if second != self._second or len(self._stamped) >= _REMEMBERED:
-            self._second = second
-            self._stamped.clear()
-        size = 4 + _two_u32(message.header, 0)[0]
-        given = message.header[:size]
-        stamped = self._stamped.get(given)
-        if stamped is None:
-            stamped = _changed(given, "timestamp", second)
-            if size <= _MOST_REMEMBERED_BYTES:
-                self._stamped[given] = stamped
-        message.header = stamped + message.header[size:]
-        return message
-
-
 # ---- header segments ----
 
 
@@ -356,13 +234,9 @@ def read_delivery_properties(given: bytes, exchange: str) -> DeliveryProperties:
     )
 
 
-def _with_expiration(encoded: bytes, seconds: int) -> bytes:
-    return _changed(encoded, "expiration", seconds)
-
-
 def _with_ttl(header: bytes, milliseconds: int) -> bytes:
     size = 4 + _two_u32(header, 0)[0]
-    return _changed(header[:size], "ttl", milliseconds) + header[size:]
+    return with_property(header[:size], "ttl", milliseconds) + header[size:]
 
 
 def _with_application_header(header: bytes, name: str, value: TypedValue) -> bytes:
@@ -376,7 +250,8 @@ def _with_application_header(header: bytes, name: str, value: TypedValue) -> byt
     return header[:begin] + encode_struct(MESSAGE_PROPERTIES, properties) + header[end:]
 
 
-def _changed(encoded: bytes, name: str, value: int) -> bytes:
+def with_property(encoded: bytes, name: str, value: int) -> bytes:
+    """Delivery-properties with one of them set. Raises Amqp010Error."""
     values = decode_struct(DELIVERY_PROPERTIES, encoded, 0, len(encoded))
     properties = {each: given for each, given in values.items() if given is not None}
     properties[name] = value
@@ -386,7 +261,7 @@ def _changed(encoded: bytes, name: str, value: int) -> bytes:
 # ---- stored messages ----
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_PREFIXES_KEPT)
 def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
     """The bytes in front of the header of a stored message."""
     transfer = encode_command("message.transfer", destination=exchange)

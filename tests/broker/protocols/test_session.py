@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.protocols.amqp_0_10.assembly import FramingError
-from broker.protocols.amqp_0_10.session import MOST_REPLAY_BYTES, Session, State, detach_reason
+from broker.protocols.amqp_0_10.replay import MOST_REPLAY_BYTES
+from broker.protocols.amqp_0_10.session import Session, State, detach_reason
 from formats.amqp_0_10.commands import decode_command, decode_control
 from formats.amqp_0_10.frames import CONTROL, FRAME, decode_frame
 
@@ -434,7 +435,7 @@ def test_what_is_confirmed_in_any_ranges_is_not_kept(pairs: list[tuple[int, int]
     session.on_control("session.confirmed", {"commands": ranges})
     named = {number for first, last in ranges for number in range(first, last + 1)}
     assert [each.number for each in session._replay] == [number for number in range(20) if number not in named]
-    assert session._replay_bytes == sum(each.size for each in session._replay)
+    assert session._replay.size == sum(each.size for each in session._replay)
 
 
 def test_nothing_is_kept_without_a_timeout() -> None:

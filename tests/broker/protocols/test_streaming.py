@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,10 +10,11 @@ from broker.content import Buffer, Content, LargeContent, content_of
 from broker.protocols.amqp_0_10.assembly import Assembler
 from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE, content_frames
 from broker.protocols.amqp_0_10.streaming import Stream
+from formats.amqp_0_10.codes import ErrorCode
 from formats.amqp_0_10.commands import encode_command
 from formats.amqp_0_10.frames import FRAME, encode_command_frames
 from tests.broker.protocols.test_assembly import Receiver
-from tests.broker.protocols.world import World
+from tests.broker.protocols.world import Client, World
 
 TRANSFER = encode_command("message.transfer", destination="d")
 
@@ -144,3 +146,86 @@ def test_a_session_that_is_resumed_in_the_middle_gets_all_of_it_again() -> None:
     again = world.open_client(name=None)
     again.attach(b"session", point=client.sent[1])
     assert again.take() == bodies
+
+
+def test_what_was_completed_behind_a_large_message_is_left_out_behind_it() -> None:
+    world = World()
+    client = world.open_client(timeout=60)
+    client.declare("q")
+    large = b"x" * (3 * MOST_AT_ONCE)
+    client.publish("q", large, b"completed", b"not yet", b"completed too")
+    client.subscribe("q")
+    first = client.deliveries[0].number
+    completed = ((first + 1, first + 1), (first + 3, first + 3))
+    client.control("session.completed", on=1, commands=completed)
+    client.machine.closed()
+    again = world.open_client(name=None)
+    again.attach(b"session", point=client.sent[1])
+    again.sync()
+    assert [(each.number, each.body) for each in again.deliveries] == [(first, large), (first + 2, b"not yet")]
+    assert again.received[1] == first + 4
+    names = [each.name for each in again.all if each.name in ("message.transfer", "session.gap")]
+    assert names == ["message.transfer", "session.gap", "message.transfer", "session.gap"]
+
+
+def _order(client: Client, number: int) -> list[str]:
+    """What came, up to the word that the client's command `number` is completed."""
+    names: list[str] = []
+    for each in client.all:
+        names.append(each.name)
+        ranges = each.values["commands"] or () if each.name == "session.completed" else ()
+        if any(first <= number <= last for first, last in ranges):
+            return names
+    raise AssertionError(f"{number} was not completed")
+
+
+def _streaming(world: World) -> Client:
+    """A client to which a large message is on its way."""
+    client = world.open_client()
+    client.declare("q")
+    client.subscribe("q", messages=1)
+    client.publish("q", b"x" * (3 * MOST_AT_ONCE))
+    world.soon.pop(0)()
+    client.read()
+    client.all.clear()
+    assert client.session().is_streaming
+    return client
+
+
+@pytest.mark.parametrize("command", ["message.flush", "message.stop", "message.cancel", "execution.sync"])
+def test_a_command_that_waits_for_messages_is_completed_after_them(command: str) -> None:
+    client = _streaming(World())
+    values = {} if command == "execution.sync" else {"destination": "q"}
+    number = client.command(command, **values)
+    client.sync()
+    assert "message.transfer" in _order(client, number)
+
+
+def test_a_command_is_completed_after_its_result() -> None:
+    client = _streaming(World())
+    number = client.command("queue.query", queue="q")
+    client.sync()
+    assert "execution.result" in _order(client, number)
+
+
+def test_a_session_that_fails_meanwhile_tells_what_is_completed_before_it_goes() -> None:
+    client = _streaming(World())
+    number = client.command("message.flow", destination="q", unit=0, value=1)
+    client.command("message.cancel", destination="nowhere")
+    assert client.failure()[0] == ErrorCode.NOT_FOUND
+    assert _order(client, number).count("session.detach") == 0
+    assert client.names()[-1] == "session.detach"
+
+
+def test_a_long_stream_gathers_no_completions() -> None:
+    world = World()
+    client = _streaming(world)
+    client.machine.pause_sending()
+    numbers = []
+    for _ in range(50):
+        numbers += client.publish("elsewhere", b"x")
+        world.run()
+    client.machine.resume_sending()
+    client.sync()
+    assert client.completed.issuperset(numbers)
+    assert len(client.of("session.completed")) < 10

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from broker.protocols.amqp_0_10.transfer import (
     MOST_HEADER_BYTES,
     TransferMessage,
-    TransferReader,
     find_struct,
     read_delivery_properties,
     restore_message,
     split_header,
     user_id_of,
 )
+from broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.maps import typed_map
 from formats.amqp_0_10.packing import decode_struct

@@ -1,0 +1,110 @@
+"""A connection whose frames the log shows, a line for each: `--trace`, or `--log-enable trace+:Protocol`.
+
+    RECV 127.0.0.1:41234, channel 1: message.transfer, 31 bytes
+    SENT 127.0.0.1:41234, channel 1: session.completed, 14 bytes
+
+A line says what a frame is, and how large, and never what is in it: passwords and messages are nobody's business. What
+is shown is read from the bytes that the socket brings and takes, so that it does not depend on what the broker made of
+them. Whether a connection is of this kind is decided once, when it is made; a plain one pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.logs import TRACE, log_of
+from broker.protocols.amqp_0_10.server_connection import ServerConnection
+from formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
+from formats.amqp_0_10.errors import Amqp010Error
+from formats.amqp_0_10.frames import (
+    BODY,
+    COMMAND,
+    CONTROL,
+    FIRST_FRAME,
+    FRAME,
+    HEADER,
+    PROTOCOL_HEADER,
+    Frame,
+    decode_frame,
+)
+
+_LOG: Final = log_of("Protocol")
+
+_NAMED: Final = {CONTROL: CONTROL_BY_CODE, COMMAND: COMMAND_BY_CODE}
+_OTHERS: Final = {HEADER: "header", BODY: "body"}
+
+
+def is_wanted() -> bool:
+    """Whether the log may show frames."""
+    return _LOG.is_on(TRACE)
+
+
+class TracedConnection(ServerConnection):
+    """As `ServerConnection`, which has the arguments."""
+
+    __slots__ = ("_incoming", "_outgoing")
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._incoming, self._outgoing = FrameLog(f"RECV {self._peer}"), FrameLog(f"SENT {self._peer}")
+
+    def receive(self, data: bytes) -> None:
+        """Take what the socket has brought."""
+        self._incoming.take(data)
+        super().receive(data)
+
+    def take_output(self) -> bytes:
+        """What is to be sent now."""
+        data = super().take_output()
+        self._outgoing.take(data)
+        return data
+
+
+class FrameLog:
+    """Writes the frames of one direction to the log, until something comes that is none.
+
+    Args:
+        begin: how each line begins.
+    """
+
+    __slots__ = ("_begin", "_has_header", "_is_lost", "_kept")
+
+    def __init__(self, begin: str) -> None:
+        self._begin = begin
+        self._kept = b""  # less than a frame
+        self._has_header = self._is_lost = False
+
+    def take(self, data: bytes) -> None:
+        """Some more bytes."""
+        if self._is_lost:
+            return
+        data, at = self._kept + data, 0
+        if not self._has_header:
+            at = self._take_header(data)
+        try:
+            while self._has_header and (frame := decode_frame(data, at)) is not None:
+                at += FRAME.size + len(frame.payload)
+                _LOG.trace("%s, channel %d: %s, %d bytes", self._begin, frame.channel, _kind(frame), len(frame.payload))
+        except Amqp010Error as error:
+            self._is_lost = True
+            _LOG.trace("%s: no frame, and nothing is shown any more: %s", self._begin, error)
+        self._kept = b"" if self._is_lost else data[at:]
+
+    def _take_header(self, data: bytes) -> int:
+        header = data[: len(PROTOCOL_HEADER)]
+        if len(header) < len(PROTOCOL_HEADER):
+            return 0
+        _LOG.trace("%s: protocol header %s", self._begin, header.hex(" "))
+        self._has_header = header == PROTOCOL_HEADER
+        self._is_lost = not self._has_header
+        return len(header)
+
+
+def _kind(frame: Frame) -> str:
+    names = _NAMED.get(frame.segment_type)
+    if names is None:
+        return _OTHERS.get(frame.segment_type, f"segment of type {frame.segment_type}")
+    if not frame.flags & FIRST_FRAME:
+        return "continued"
+    named = names.get(int.from_bytes(frame.payload[:2]))
+    return f"unknown, code 0x{frame.payload[:2].hex()}" if named is None else named.name

@@ -1,0 +1,73 @@
+"""The commands of class tx: a session's local transactions, one after the other.
+
+    select      from now on what the session publishes and accepts happens at commit
+    commit      all of it happens, or none; the command is completed when it is on the disk. The next one begins
+    rollback    none of it does. The next one begins
+
+Each takes the session, the command's number and its fields. What a transaction is, is said in `transactions.local`.
+
+Source: AMQP 0-10, class tx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import IllegalStateError, ModelError
+from broker.transactions.local import LocalTransaction
+
+if TYPE_CHECKING:
+    from broker.protocols.amqp_0_10.server_session import ServerSession
+
+_Values = dict[str, Any]
+
+
+def _select(session: ServerSession, _number: int, _values: _Values) -> None:
+    if session.transaction is not None:
+        raise IllegalStateError("the session is transactional already")
+    session.transaction = _begin(session)
+
+
+def _commit(session: ServerSession, number: int, _values: _Values) -> None:
+    transaction = _end(session)
+    session.postpone(number)
+    accepted = session.deliveries.commit()
+
+    def done(error: ModelError | None) -> None:
+        if error is not None:
+            session.fail([[number, number]], error)
+        else:
+            session.completed_later(number)
+
+    try:
+        transaction.commit(done)
+    except ModelError:
+        session.deliveries.unsettled.update(accepted)
+        raise
+
+
+def _rollback(session: ServerSession, _number: int, _values: _Values) -> None:
+    _end(session)
+    session.deliveries.roll_back()
+
+
+def _begin(session: ServerSession) -> LocalTransaction:
+    return LocalTransaction(session.broker, session.broker.settings.queue_limit_bytes)
+
+
+def _end(session: ServerSession) -> LocalTransaction:
+    """The transaction that lasts is over, and the next one begins. Returns the one that is over."""
+    transaction = session.transaction
+    if transaction is None:
+        raise IllegalStateError("Session has not been selected for use with transactions")
+    session.transaction = _begin(session)
+    return transaction
+
+
+#: Command -> what it does.
+TRANSACTION_COMMANDS: Final[dict[str, Callable[[ServerSession, int, _Values], None]]] = {
+    "tx.select": _select,
+    "tx.commit": _commit,
+    "tx.rollback": _rollback,
+}
