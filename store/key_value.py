@@ -48,6 +48,7 @@ from rocksdict import (
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
+_WRITE_BUFFER: Final = 4 << 20  # bytes in memory until they go to a table; RocksDB's own 64 MiB are for larger things
 _LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it begins one at every open
 
 
@@ -232,6 +233,7 @@ def _options(wal_mode: DBRecoveryMode) -> Options:
     options.create_if_missing(False)
     options.set_paranoid_checks(True)
     options.set_keep_log_file_num(_LOGS_KEPT)
+    options.set_write_buffer_size(_WRITE_BUFFER)
     options.set_wal_recovery_mode(wal_mode)
     return options
 

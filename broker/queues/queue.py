@@ -129,6 +129,7 @@ class Queue:
         # which the server has done seldom.
         for entry in self.entries():
             del entry.next, entry.previous
+        del self._head.next, self._end.previous
 
     # ---- messages come ----
 

@@ -323,6 +323,13 @@ def test_what_is_gone_is_freed_at_once_behind_what_is_stuck(model: Model) -> Non
     assert sum(type(each) is Entry for each in gc.get_objects()) < 10
 
 
+def test_queues_that_are_dropped_leave_nothing_to_be_collected(model: Model, no_collector: None) -> None:
+    for number in range(100):
+        model.queue(f"q{number}")
+        model.broker.queues.pop(f"q{number}")
+    assert sum(type(each) is Entry for each in gc.get_objects()) < 10
+
+
 def publish(queue: Queue, count: int) -> list[weakref.ref[TrackedMessage]]:
     references = []
     for _ in range(count):
