@@ -199,6 +199,10 @@ class OfflineStore:
         """Bytes in the used files of the journals."""
         return sum(journal.stream.size for journal in self.all_journals())
 
+    def queues(self) -> list[tuple[str, Queue | None, Journal | None]]:
+        """Each queue's name, record and journal, as recovery would have them, without walking the journals."""
+        return list(self._match())
+
     # ---- recovery ----
 
     def recover(self, decisions: Decisions = _NO_DECISIONS) -> RecoveredStore:

@@ -7,6 +7,7 @@ Java or the extra `spark` is missing.
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +19,10 @@ from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
 from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.report.page import render
 from tools.size.amounts import human, parse_amount
 from tools.size.tables import Column, print_line, print_table
-from tools.spark.analyze.request import QUEUES, STEPS, SUMMARY, Request, UnusableRequestError, clean_up, prepare
+from tools.spark.analyze.request import QUEUES, REPORT, STEPS, SUMMARY, Request, UnusableRequestError, clean_up, prepare
 from tools.spark.needed import missing
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _SHOWN: Final = 50  # queues in the report for people; queues.csv has all
 _EPILOG = """
 \b
 Examples:
-qstore-analyze /var/lib/qpidd --out /tmp/answers                         one store, everything
+qstore-analyze /var/lib/qpidd --out /tmp/answers --report                one store, everything
 qstore-analyze '/fleet/*/qpidd' --out /srv/answers --only outstanding,audit
 qstore-analyze /fleet/a /fleet/b --out /srv/answers --bodies             with the messages' bodies
 qstore-analyze '/fleet/*' --out /srv/answers --master spark://head:7077
@@ -47,6 +49,7 @@ DIR/audit/lifetimes, rates, waits, depth, duplicates, gaps, dangling, transactio
 DIR/sizing, queues, files            recommended journals; what there is
 DIR/export/store_directory=…/queue_directory=…     the records
 DIR/queues.csv, summary.json         the same in short
+DIR/report.html                      with --report: the same with plots, for a browser
 
 \b
 All tables are Parquet. Exit codes: 0 nothing is damaged or missing, 1 something is (the rest is there all the same),
@@ -87,7 +90,8 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
 )
 @click.option("--publisher-id", metavar="COLUMN", default="message_id", show_default=True, help="Its message ids.")
 @click.option("--compare", multiple=True, metavar="STORE", help="Another store that should have the same messages.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object, instead of a report.")
+@click.option("--report", is_flag=True, help="Make report.html too: for a browser, with plots.")
+@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object, instead of tables.")
 @click.version_option(distribution_version(), prog_name=_PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, *, master: str, force: bool, as_json: bool, **asked: Any) -> None:
@@ -106,7 +110,7 @@ def command(context: click.Context, /, *, master: str, force: bool, as_json: boo
             summary = _analyzed(request, master)
         finally:
             clean_up(request)
-        _write(request, summary)
+        write_results(request, summary)
     except UnusableRequestError as error:
         fail(_PROGRAM, str(error))
     except OSError as error:
@@ -127,7 +131,7 @@ def _analyzed(request: Request, master: str) -> Summary:
     from tools.spark.analyze.session import SparkFailedError, session
 
     try:
-        with session(master) as spark, spark_progress(spark) as stage:
+        with session(master, small=request.is_small) as spark, spark_progress(spark) as stage:
             return analyze(spark, request, stage)
     except SparkFailedError as error:
         raise UnusableRequestError(str(error)) from None
@@ -136,7 +140,12 @@ def _analyzed(request: Request, master: str) -> Summary:
 # ---- results ----
 
 
-def _write(request: Request, summary: Summary) -> None:
+def write_results(request: Request, summary: Summary) -> None:
+    """Write what is no table: the summary, the queues as CSV, the report. On a URL there is none of it.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     if request.is_remote:
         return
     with Path(request.path(SUMMARY)).open("wb") as file:
@@ -148,6 +157,14 @@ def _write(request: Request, summary: Summary) -> None:
             writer = csv.DictWriter(text, list(summary.queue_rows[0]))
             writer.writeheader()
             writer.writerows(summary.queue_rows)
+    if summary.report is not None:
+        with open(request.path(REPORT), "w", encoding="utf-8", opener=_private) as text:  # an opener
+            text.write(render(summary.report))
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file for its owner alone: a report has names and message ids."""
+    return os.open(path, flags, 0o600)
 
 
 _COLUMNS: Final = (

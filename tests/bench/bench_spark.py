@@ -144,10 +144,10 @@ def _session(processors: int) -> Any:
     session = (
         SparkSession.builder.master(f"local[{processors}]")
         .appName("bench_spark")
+        .config("spark.driver.memory", "2g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.sql.shuffle.partitions", "16")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
@@ -173,7 +173,7 @@ def _outstanding(session: Any, directory: Path, split: int) -> int:
     if split:
         reader = reader.option("split_bytes", str(split * _MIB))
     records = reader.load(str(directory))
-    lists = reader.load(str(directory)).where("queue = 'TplStore'")
+    lists = reader.option("queue", "TplStore").load(str(directory))
     (row,) = outstanding(records, prepared_lists=lists).groupBy("queue").count().collect()
     return int(row[1])
 

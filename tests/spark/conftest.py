@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.spark.analyses import Fleet, make_fleet
+from tests.support.fixtures import StoreOpener
 from tools.spark.needed import missing, use_this_python
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,9 +40,19 @@ def spark() -> Iterator[Any]:
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.python.filterPushdown.enabled", "true")
+            # Histories are small: to compile each query for them takes longer than to run it.
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
         session.dataSource.register(QstoreDataSource)
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def fleet(open_fixture: StoreOpener, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """A small fleet, with what a dump shows of it."""
+    return make_fleet(tmp_path_factory.mktemp("fleet"), open_fixture)

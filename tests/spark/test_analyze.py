@@ -7,79 +7,129 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from tests.support.dump import ROOT, dump
-from tests.support.fixtures import StoreOpener
+from tests.spark.analyses import Analysis, Fleet, analyzed
+from tests.spark.report_checks import check_findings, check_plots, check_queues, check_the_file
+from tests.support.dump import ROOT
+from tests.support.generated_fleet import listed
 from tools import qstore_analyze
+from tools.report.page import render
+from tools.spark.analyze import scale
 from tools.spark.analyze.request import Request, UnusableRequestError, clean_up, prepare
 from tools.spark.needed import missing
 
 
-def analyzed(spark: Any, request: Request) -> Any:
-    from tools.spark.analyze.run import analyze
+def test_an_analysis_says_what_is_there(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
+    request = fleet.request(tmp_path / "out")
+    assert request.is_small
+    check(spark, Analysis(fleet, request, analyzed(spark, request)))
 
-    prepare(request, force=False)
-    return analyze(spark, request, lambda _: None)
+
+@pytest.mark.soak
+def test_large_fleets_are_read_by_spark_and_say_the_same(
+    spark: Any, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = fleet.request(tmp_path / "small")
+    summary = analyzed(spark, small)
+    monkeypatch.setattr(scale, "SMALL_BYTES", 0)
+    large = fleet.request(tmp_path / "large")
+    assert not large.is_small
+    analysis = Analysis(fleet, large, analyzed(spark, large))
+    check(spark, analysis)
+    assert summary.fields() == analysis.summary.fields()
+    audit = [f"audit/{name}" for name in os.listdir(large.path("audit"))]
+    for name in ("queues", "files", "sizing", "outstanding", "export", *audit):
+        both = [in_order(spark.read.parquet(each.path(name))) for each in (small, large)]
+        assert both[0] == both[1], name
 
 
-def test_every_step_writes_its_tables(spark: Any, open_fixture: StoreOpener, tmp_path: Path) -> None:
-    dtx, plain = (str(open_fixture(name).path) for name in ("legacy-d-dtx", "linear-c-localtx"))
-    sent = dump(dtx, "--outstanding", "--json", "--body", "none").lines("message")
-    log = tmp_path / "sent.csv"
-    log.write_text("\n".join(["id", *(line["message_id"] for line in sent), "never-arrived"]))
-    request = Request(
-        (dtx, plain),
-        str(tmp_path / "out"),
-        bodies=True,
-        publisher_log=str(log),
-        publisher_id="id",
-        compare=(dtx, plain),
-    )
-    summary = analyzed(spark, request)
-    fields = summary.fields()
-    shown = [line for path in (dtx, plain) for line in dump(path, "--outstanding", "--json").lines("message")]
+def in_order(table: Any) -> list[str]:
+    return sorted(repr(row) for row in table.select(sorted(table.columns)).collect())
+
+
+def check(spark: Any, analysis: Analysis) -> None:
+    check_tables(spark, analysis)
+    check_missing(spark, analysis)
+    check_damage(spark, analysis)
+    check_queues(analysis)
+    check_findings(spark, analysis)
+    check_plots(spark, analysis)
+    check_the_file(analysis)
+
+
+def check_tables(spark: Any, analysis: Analysis) -> None:
+    fields, shown = analysis.summary.fields(), analysis.fleet.messages()
     assert fields["outstanding"] == sum(line["state"] == "outstanding" for line in shown)
-    assert fields["in_doubt"] == sum(line["state"] != "outstanding" for line in shown)
-    assert (fields["stores"], fields["damage"], fields["transactions"], fields["compare"]) == (2, 0, 3, {})
-    assert fields["publisher"]["missing"] == 1
-    assert summary.has_losses
-    there = spark.read.parquet(request.path("outstanding"))
-    assert there.where("body is null").count() == 0
-    assert {each.message_id for each in there.collect()} == {line["message_id"] for line in shown}
-    lost = spark.read.parquet(request.path("audit", "publisher")).where("verdict = 'missing'").collect()
-    assert [each.message_id for each in lost] == ["never-arrived"]
-    assert sorted(os.listdir(request.path("audit"))) == [
+    assert fields["in_doubt"] == sum(line["state"] != "outstanding" for line in shown) > 0
+    assert (fields["stores"], fields["transactions"], fields["compare"]) == (4, 10, {})
+    there = analysis.table(spark, "outstanding")
+    assert all(each.body is not None for each in there)
+    assert Counter(each.message_id for each in there) == Counter(line["message_id"] for line in shown)
+    assert sorted(os.listdir(analysis.request.path("audit"))) == [
         "compare", "damage", "dangling", "depth", "duplicates", "gaps", "lifetimes", "publisher", "rates",
         "transactions", "waits",
     ]  # fmt: skip
-    assert {each["queue"] for each in summary.queue_rows} == {"d.q1", "d.q2", "d.q3", "c.q1", "c.q2"}
-    records = spark.read.format("qstore").option("columns", "store,rid").load([dtx, plain])
-    assert spark.read.parquet(request.path("export")).count() == records.count()
-    clean_up(request)
-    assert not Path(request.path("qstore-analyze.work")).exists()
+    queues = {(path, line["name"]) for path, lines in analysis.fleet.shown.items() for line in lines
+              if line["kind"] == "queue"}  # fmt: skip
+    assert {(each["store"], each["queue"]) for each in analysis.summary.queue_rows} == queues
+    assert spark.read.parquet(analysis.request.path("export")).count() == fields["records"]
 
 
-def test_damage_is_told_and_counted(spark: Any, open_fixture: StoreOpener, tmp_path: Path) -> None:
+def check_missing(spark: Any, analysis: Analysis) -> None:
+    assert analysis.summary.fields()["publisher"]["missing"] == 1
+    lost = [each.message_id for each in analysis.table(spark, "audit", "publisher") if each.verdict == "missing"]
+    assert lost == ["never-arrived"]
+
+
+def check_damage(spark: Any, analysis: Analysis) -> None:
+    told = analysis.table(spark, "audit", "damage")
+    assert analysis.summary.fields()["damage"] == len(told)
+    assert analysis.summary.has_losses
+    files = {each.file for each in told}
+    assert analysis.fleet.nothing in files
+    for path in analysis.fleet.paths:
+        planted = listed(Path(path), "damage") if Path(f"{path}.jsonl").exists() else []
+        assert any(file.startswith(path) for file in files) == bool(planted)
+
+
+def test_steps_that_are_left_out_leave_nothing(
+    spark: Any, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "SMALL_BYTES", 0)  # as a large fleet: read by Spark, in many partitions
     (tmp_path / "fleet").mkdir()
-    (tmp_path / "fleet" / "good").symlink_to(open_fixture("legacy-c-localtx").path)
+    (tmp_path / "fleet" / "good").symlink_to(fleet.paths[0])
     (tmp_path / "fleet" / "nothing").mkdir()
-    paths = (str(tmp_path / "fleet" / "*"),)
-    assert analyzed(spark, Request(paths, str(tmp_path / "short"), frozenset())).has_losses
-    request = Request(paths, str(tmp_path / "out"), frozenset({"audit"}))
+    request = Request((str(tmp_path / "fleet" / "*"),), str(tmp_path / "out"), frozenset({"outstanding"}))
+    assert not request.is_small
     summary = analyzed(spark, request)
-    assert summary.fields()["damage"] == 1
-    assert summary.has_losses
-    (told,) = spark.read.parquet(request.path("audit", "damage")).collect()
-    assert told.file == str(tmp_path / "fleet" / "nothing")
-    assert sorted(os.listdir(request.out)) == [".qstore-analyze", "audit", "files", "qstore-analyze.work", "queues"]
+    assert (summary.fields()["damage"], summary.has_losses) == (1, True)
+    there = spark.read.parquet(request.path("outstanding")).collect()
+    shown = fleet.messages(fleet.paths[0])
+    assert Counter(each.message_id for each in there) == Counter(line["message_id"] for line in shown)
+    clean_up(request)
+    assert sorted(os.listdir(request.out)) == [".qstore-analyze", "files", "outstanding", "queues"]
 
 
-def test_a_log_that_cannot_be_used_is_one_line(spark: Any, open_fixture: StoreOpener, tmp_path: Path) -> None:
+def test_what_a_report_cannot_say_is_told(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
+    content = analyzed(spark, Request(fleet.paths[:1], str(tmp_path / "out"), frozenset(), report=True)).report
+    assert content.findings == ()
+    assert all(queue.depth is None and queue.waits is None and queue.sizing is None for queue in content.queues)
+    assert [note.split(" was left out")[0] for note in content.notes[-2:]] == ["The step audit", "The step sizing"]
+    assert render(content)
+
+
+def test_a_report_is_a_file_of_this_machine() -> None:
+    with pytest.raises(UnusableRequestError, match="--report needs a directory"):
+        prepare(Request(("store",), "memory://out", report=True), force=False)
+
+
+def test_a_log_that_cannot_be_used_is_one_line(spark: Any, tmp_path: Path) -> None:
     from tools.spark.analyze.tables import publisher_log
 
     (tmp_path / "log.jsonl").write_text('{"number": 1}\n')
@@ -96,8 +146,11 @@ def test_a_failure_of_spark_is_one_line(spark: Any, tmp_path: Path) -> None:
 
     (tmp_path / "empty").mkdir()
     with pytest.raises(PySparkException) as raised:
+        spark.read.format("qstore").load(str(tmp_path / "empty")).collect()
+    with pytest.raises(UnusableRequestError) as unusable:
         analyzed(spark, Request((str(tmp_path / "empty"),), str(tmp_path / "out")))
     told = reason(raised.value)
+    assert told == str(unusable.value)
     assert told.startswith("nothing here is a store: ")
     assert str(tmp_path / "empty") in told
     assert "\n" not in told
@@ -150,31 +203,47 @@ def test_a_directory_that_is_refused_is_left_as_it_is(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["qstore-analyze.work"]
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qstore_analyze, "missing", lambda: "there is no Java: install version 17 or later")
-    result = command("store", "--out", str(tmp_path / "out"))
-    assert (result.exit_code, result.stderr) == (2, "qstore-analyze: there is no Java: install version 17 or later\n")
+NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from tools.qstore_analyze import main; main()"
 
 
-def test_the_command_answers_and_is_quiet(open_fixture: StoreOpener, tmp_path: Path) -> None:
+def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
+    done = child(["-c", NO_PYSPARK, "store", "--out", str(tmp_path / "out")], dict(os.environ))
+    told = b"qstore-analyze: pyspark not installed: pip install 'qstore[spark]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", told)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
+    without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    done = child(["-m", "tools.qstore_analyze", "store", "--out", str(tmp_path / "out")], without)
+    told = b"there is no Java: install version 17 or later (Debian: apt install openjdk-17-jre-headless)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"qstore-analyze: " + told)
+    assert not (tmp_path / "out").exists()
+
+
+def child(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    run = [sys.executable, *arguments]
+    return subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, timeout=300, check=False)
+
+
+def test_the_command_answers_and_is_quiet(fleet: Fleet, tmp_path: Path) -> None:
     problem = missing()
     if problem is not None:
         pytest.skip(problem)
-    run = (
-        sys.executable,
-        "-m",
-        "tools.qstore_analyze",
-        "--master",
-        "local[2]",
-        "--json",
-        "--only",
-        "outstanding,sizing",
-    )
-    store, out = str(open_fixture("legacy-c-localtx").path), tmp_path / "out"
-    done = subprocess.run([*run, store, "--out", str(out)], cwd=ROOT, capture_output=True, timeout=300, check=False)
+    store, out = fleet.paths[1], tmp_path / "out"
+    options = ["--master", "local[2]", "--json", "--report", "--only", "outstanding,sizing"]
+    done = child(["-m", "tools.qstore_analyze", *options, store, "--out", str(out)], dict(os.environ))
     assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout)["outstanding"] == 30
-    assert json.loads((out / "summary.json").read_text()) == json.loads(done.stdout)
+    told = json.loads(done.stdout)
+    assert told["outstanding"] + told["in_doubt"] == len(fleet.messages(store)) > 0
+    assert json.loads((out / "summary.json").read_text()) == told
     with (out / "queues.csv").open() as file:
-        assert [each["queue"] for each in csv.DictReader(file)] == ["c.q1", "c.q2"]
-    assert sorted(os.listdir(out))[1:] == ["files", "outstanding", "queues", "queues.csv", "sizing", "summary.json"]
+        queues = [each["queue"] for each in csv.DictReader(file)]
+    assert queues == ["c.q1", "c.q2"]
+    page = out / "report.html"
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert all(queue in page.read_text("utf-8") for queue in queues)
+    assert sorted(os.listdir(out))[1:] == [
+        "files", "outstanding", "queues", "queues.csv", "report.html", "sizing", "summary.json",
+    ]  # fmt: skip

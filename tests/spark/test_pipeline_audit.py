@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tools.size.queues import Wanted, size_queue
 
 pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from tools.spark.pipeline.depth import depth, peaks
@@ -101,24 +103,27 @@ class PlainHistory(History):
         (self._enqueue if random_step < 0.55 else self._dequeue)()
 
 
-@pytest.mark.parametrize("buckets", [1, 7, 10_000])
-def test_depth_is_that_of_a_plain_count(spark: Any, buckets: int) -> None:
+def test_depth_is_that_of_a_plain_count(spark: Any) -> None:
     histories = [PlainHistory(seed, 300) for seed in range(3)]
-    records = frame(spark, [each for history in histories for each in history.rows()])
-    series = depth(messages(records), buckets).cache()
-    tops = {each.store: each.peak for each in peaks(series).collect()}
-    last = {each.store: each.depth for each in series.orderBy("bucket").collect()}
+    found = messages(frame(spark, [each for history in histories for each in history.rows()])).cache()
+    for buckets in (1, 7, 10_000):
+        assert_counted(histories, depth(found, buckets).collect())
+    tops = {each.store: each.peak for each in peaks(depth(found, 7)).collect()}
+    assert tops == {history.store: max(count for _, count in counted(history)) for history in histories}
+    found.unpersist()
+
+
+def assert_counted(histories: list[PlainHistory], series: list[Any]) -> None:
     for history in histories:
         changes = list(counted(history))
-        assert tops[history.store] == max(count for _, count in changes)
-        assert last[history.store] == changes[-1][1]
-    for each in series.collect():
-        history = histories[int(each.store[-4:])]
-        expected = [count for place, count in counted(history) if place < each.end]
-        assert each.depth == expected[-1] or each.end > len(history.queue) * 256
-        assert each.live_bytes == each.depth * 256
-        assert each.peak_reserved == each.peak * (256 + BLOCK)
-    series.unpersist()
+        own = sorted((each for each in series if each.store == history.store), key=lambda each: each.bucket)
+        assert max(each.peak for each in own) == max(count for _, count in changes)
+        assert own[-1].depth == changes[-1][1]
+        for each in own:
+            expected = [count for place, count in changes if place < each.end]
+            assert each.depth == expected[-1] or each.end > len(history.queue) * 256
+            assert each.live_bytes == each.depth * 256
+            assert each.peak_reserved == each.peak * (256 + BLOCK)
 
 
 def test_what_was_there_before_the_journal_counts(spark: Any) -> None:
@@ -214,7 +219,7 @@ def test_export_has_a_directory_for_each_store_and_queue(spark: Any, tmp_path: P
 def test_nothing_in_gives_nothing_out(spark: Any) -> None:
     records = frame(spark, [])
     found = messages(records)
-    for each in (found, depth(found), lifetimes(found), gaps(records), dangling(found), damage(records)):
-        assert each.count() == 0
-    assert waits(lifetimes(found)).count() == rates(lifetimes(found)).count() == 0
-    assert operations(records).where(sql.lit(True)).count() == 0
+    lives = lifetimes(found)
+    tables = [found, depth(found), lives, waits(lives), rates(lives), gaps(records), dangling(found), damage(records)]
+    counts = [each.agg(sql.count("*").alias("rows")) for each in (*tables, operations(records))]
+    assert [each.rows for each in reduce(DataFrame.union, counts).collect()] == [0] * len(counts)

@@ -10,7 +10,8 @@ pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstor
 
 from tests.spark.reading import in_order, records
 from tests.support.fixtures import StoreFixture, StoreOpener
-from tools.spark.selection import Selection, push
+from tools.spark.columns import OptionError
+from tools.spark.selection import HIGHEST, Selection, chosen, push
 
 
 class EqualTo(NamedTuple):
@@ -67,7 +68,7 @@ def test_what_is_understood_is_taken_and_the_rest_left() -> None:
         GreaterThan(("rid",), 4),
         LessThan(("rid",), 9),
     ]
-    selection, rest = push([*left, *taken])
+    selection, rest = push([*left, *taken], Selection())
     assert rest == left
     assert selection == Selection(queues=frozenset({"b"}), lowest=5, highest=8)
 
@@ -79,9 +80,52 @@ def test_the_narrowest_bounds_count() -> None:
             GreaterThan(("rid",), 4),
             LessThanOrEqual(("rid",), 9),
             LessThan(("rid",), 20),
-        ]
+        ],
+        Selection(),
     )
     assert (selection.lowest, selection.highest) == (5, 9)
+
+
+def test_options_select_and_filters_narrow_what_they_leave() -> None:
+    options = {"queue": "a, b", "type": "enqueue,dequeue", "xid": "00ff", "rids": "7, 100-200,300-", "columns": "rid"}
+    selection = chosen(options)
+    assert selection == Selection(
+        frozenset({"a", "b"}),
+        frozenset({"enqueue", "dequeue"}),
+        frozenset({"00ff"}),
+        ranges=((7, 7), (100, 200), (300, HIGHEST)),
+    )
+    assert [rid for rid in (None, -1, 6, 7, 8, 99, 100, 200, 201, 300, HIGHEST) if selection.wants_rid(rid)] == [
+        7, 100, 200, 300, HIGHEST,
+    ]  # fmt: skip
+    narrowed, left = push([In(("queue",), ["b", "c"]), LessThan(("rid",), 150)], selection)
+    assert not left
+    assert narrowed.queues == {"b"}
+    assert [rid for rid in (7, 149, 150, 300) if narrowed.wants_rid(rid)] == [7, 149]
+    assert chosen({"queue": '["a,b", "c"]'}).queues == {"a,b", "c"}
+    assert chosen({}) == Selection()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": ""},
+        {"queue": "[1]"},
+        {"queue": '["a"'},
+        {"xid": " , "},
+        {"type": "enqeue"},
+        {"rids": ""},
+        {"rids": "9-7"},
+        {"rids": "a"},
+        {"rids": "-5"},
+        {"rids": "1-2-3"},
+        {"rids": "9999999999999999999"},
+    ],
+)
+def test_options_that_select_nothing_that_could_be_are_refused(options: dict[str, str]) -> None:
+    (name,) = options
+    with pytest.raises(OptionError, match=f"option {name}: "):
+        chosen(options)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +134,7 @@ def test_the_narrowest_bounds_count() -> None:
         (Selection(queues=frozenset({"d.q1"})), lambda row: row["queue"] == "d.q1"),
         (Selection(kinds=frozenset({"commit", "abort"})), lambda row: row["type"] in ("commit", "abort")),
         (Selection(lowest=10, highest=20), lambda row: 10 <= row["rid"] <= 20),
+        (Selection(ranges=((3, 4), (10, 12))), lambda row: row["rid"] in (3, 4, 10, 11, 12)),
         (Selection(rids=frozenset({10, 12})), lambda row: row["rid"] in (10, 12)),
         (Selection(kinds=frozenset({"nothing"})), lambda row: False),
         (Selection(queues=frozenset({"nothing"})), lambda row: False),

@@ -11,9 +11,12 @@ inputs        paths, globs and URLs -> stores; remote_disk reads what is not on 
 plan          stores -> partitions: stretches of journals
 stretches     a stretch of a journal -> the records that begin in it
 batches       records -> Arrow record batches; messages has what is in them
-selection     filters that Spark pushes down
+selection     which rows: what options say, and filters that Spark pushes down
 store_tables  the small tables, which are read store by store
+arrays        values -> Arrow arrays; headers takes many records' headers at once
 data_source   all of it put together for Spark
+pipeline/     from these tables to answers, DataFrame by DataFrame
+analyze/      the work of `qstore-analyze`: the pipeline over a fleet, and its report
 
-Only `data_source` needs PySpark; what is missing is said by `needed`.
+Only `data_source`, `pipeline` and `analyze` need PySpark; what is missing is said by `needed`.
 """

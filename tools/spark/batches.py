@@ -224,15 +224,15 @@ class _Rows:
 
     def sizes(self, rows: _SliceRows) -> list[int]:
         """Of each record its bytes on disk."""
-        return [self._heads.size(head) for head in rows.heads]
+        return self._heads.record_sizes(rows.heads)
 
     def flags(self, rows: _SliceRows) -> list[list[str]]:
         """Of each record the names of its flags."""
-        return [self._state(head)[0] for head in rows.heads]
+        return self._shown(rows, 0)
 
     def checksums(self, rows: _SliceRows) -> list[str]:
         """Of each record what was checked."""
-        return [self._state(head)[1] for head in rows.heads]
+        return self._shown(rows, 1)
 
     def prepared(self, rows: _SliceRows) -> list[str | None]:
         """Of each enqueue in the prepared list whether its transaction is distributed."""
@@ -247,13 +247,16 @@ class _Rows:
         first = rows.content.read(data, min(self._heads.stored_size(head), 1))
         return "local" if first in (b"", b"\0") else "dtx"
 
-    def _state(self, head: Head) -> tuple[list[str], str]:
-        key = (head[0], head[1], head[3] > 0)
-        state = self._states.get(key)
-        if state is None:
+    def _shown(self, rows: _SliceRows, index: int) -> list[Any]:
+        """What follows from letters and flags, of which there are few combinations."""
+        heads, states = rows.heads, self._states
+        keys = [(head[0], head[1], head[3] > 0) for head in heads]
+        for key in set(keys) - states.keys():
+            head = heads[keys.index(key)]
             shown = record_object("", as_header(head, self._journal.format), b"", "", 0)
-            state = self._states[key] = (shown["flags"], shown["checksum"])
-        return state
+            states[key] = (shown["flags"], shown["checksum"])
+        values = {key: state[index] for key, state in states.items()}
+        return [values[key] for key in keys]
 
     # ---- messages ----
 

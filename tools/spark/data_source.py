@@ -13,9 +13,18 @@ Options:
     fillers          true: fillers are rows too
     storage_options  JSON object that fsspec is given
 
-Filters on queue, type, rid and xid are pushed down where `spark.sql.python.filterPushdown.enabled` is set. Spark keeps
-what was pushed down with the loaded DataFrame, not with its use (seen in 4.3): a query that uses one DataFrame twice
-with different filters, as a join with itself, must load it twice.
+    queue            names, separated by commas (or a JSON array): only records of these queues
+    type             types of records, likewise; `damage` is one of them
+    xid              transaction ids in hex, likewise
+    rids             record ids and ranges of them: "7,100-200,300-"
+    pushdown         true: filters on queue, type, rid and xid are pushed down; false by default
+
+The options queue, type, xid and rids select what is read at all, whatever a query then does with it. Push-down lets
+Spark choose by a query's own filters, where `spark.sql.python.filterPushdown.enabled` is set too; but Spark (seen in
+4.3) keeps what was pushed down with the loaded DataFrame, not with its use: another query on the same DataFrame, with
+other filters or none, then gets rows of the first filters only, without a word. Nothing tells the data source which
+query it reads for. So push-down is off unless asked for, and what is loaded with it must be used in one query, and once
+in that: load it again for the next.
 
 Damage makes rows of type `damage`; what is no store is a row of the table `files`, and an error only if nothing at all
 is one. Rows have places (file, offset, position, flush), so that a reader can go on from where it was.
@@ -38,7 +47,7 @@ from tools.spark.batches import BODY_LIMIT, read_stretch
 from tools.spark.columns import Column, OptionError, schema_text, table_columns
 from tools.spark.inputs import Input, named_inputs
 from tools.spark.plan import Stretch, partitions, stretches
-from tools.spark.selection import Selection, push
+from tools.spark.selection import Selection, chosen, push
 from tools.spark.store_tables import read_store
 
 if TYPE_CHECKING:
@@ -67,10 +76,12 @@ class QstoreDataSource(DataSource):
         columns = self._columns()
         if schema.names != [column.name for column in columns]:
             raise OptionError('option columns chooses columns; a schema of one\'s own cannot be given to "qstore"')
-        table = self._options().get("table", RECORDS)
+        options = self._options()
+        table = options.get("table", RECORDS)
         if table != RECORDS:
-            return _TableReader(self._options(), columns, table)
-        return (_RecordsReader if _must_not_filter() else _FilteringReader)(self._options(), columns)
+            return _TableReader(options, columns, table)
+        filtering = _flag(options, "pushdown") and not _must_not_filter()
+        return (_FilteringReader if filtering else _RecordsReader)(options, columns)
 
     def _options(self) -> dict[str, str]:
         return {str(name).lower(): str(value) for name, value in self.options.items()}
@@ -86,7 +97,7 @@ class _RecordsReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], columns: tuple[Column, ...]) -> None:
         self._inputs = named_inputs(options)
         self._columns = columns
-        self._selection = Selection()
+        self._selection = chosen(options)
         self._split_bytes = _size(options, "split_bytes", None)
         self._body_limit = _size(options, "body_limit", BODY_LIMIT) or BODY_LIMIT
         self._fillers = _flag(options, "fillers")
@@ -111,7 +122,7 @@ class _FilteringReader(_RecordsReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802  # Spark's name
         """Take the filters that can be done here; what is left."""
-        self._selection, left = push(filters)
+        self._selection, left = push(filters, self._selection)
         return left
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 import formats.qls.records as qls
@@ -84,11 +85,10 @@ def _heads_1(buffer: bytes, offsets: Sequence[int]) -> list[Head]:
 
 
 def _heads_2(buffer: bytes, offsets: Sequence[int]) -> list[Head]:
-    heads = []
-    for offset in offsets:
-        magic, _, _, flags, rid, xid_size, flush, datum = _unpack_2(buffer, offset)
-        heads.append(_new(Head, (magic >> 24, flags, rid, xid_size, datum, flush)))
-    return heads
+    return [
+        _new(Head, (magic >> 24, flags, rid, xid_size, datum, flush))
+        for magic, _, _, flags, rid, xid_size, flush, datum in map(_unpack_2, repeat(buffer), offsets)
+    ]
 
 
 def _heads_linear(buffer: bytes, offsets: Sequence[int]) -> list[Head]:
@@ -134,6 +134,12 @@ class HeadFormat(NamedTuple):
         if head.letter == _ENQUEUE:
             return padded(size + self.stored_size(head) + self.tail_size)
         return padded(size + self.tail_size if head.xid_size or self.tail_always else size)
+
+    def record_sizes(self, heads: Sequence[Head]) -> list[int]:
+        """`size` of each: what has the same numbers is reckoned once."""
+        keys = [(head[0], head[1], head[3], head[4] if head[0] != _DEQUEUE else 0) for head in heads]
+        sizes = {key: self.size(Head(key[0], key[1], 0, key[2], key[3], 0)) for key in set(keys)}
+        return [sizes[key] for key in keys]
 
 
 def _sizes(version: int) -> dict[int, int]:

@@ -1,18 +1,26 @@
-"""Filters that Spark pushes down: which rows of the table of records are wanted.
+"""Which rows of the table of records are wanted: what options of the data source say, and filters that are pushed down.
 
-A filter on queue, type, record id or transaction id that says "equal", "one of", "less" or "greater" is done here
-whole, so Spark does not look again. Every other one is left to Spark. Filters are known by the names of their classes,
-since PySpark 4.0 does not have them yet.
+Options hold for every use of what was loaded, so they are always safe. Filters are taken only where that was asked for
+(`data_source` says why). A filter on queue, type, record id or transaction id that says "equal", "one of", "less" or
+"greater" is done here whole, so Spark does not look again. Every other one is left to Spark. Filters are known by the
+names of their classes, since PySpark 4.0 does not have them yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import orjson
+
+from tools.spark.columns import OptionError
+
 LOWEST: Final = -(1 << 63)
 HIGHEST: Final = (1 << 63) - 1
+#: Types that rows may have.
+ROW_TYPES: Final = ("enqueue", "dequeue", "commit", "abort", "filler", "damage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,7 @@ class Selection:
         lowest, highest: record ids, as numbers with a sign; both ends are wanted. Rows without one are wanted only
             while nothing is said of record ids.
         rids: single record ids, of which it must be one.
+        ranges: of record ids, first and last, in one of which it must be.
     """
 
     queues: frozenset[str] | None = None
@@ -34,11 +43,12 @@ class Selection:
     lowest: int | None = None
     highest: int | None = None
     rids: frozenset[int] | None = None
+    ranges: tuple[tuple[int, int], ...] | None = None
 
     @property
     def says_nothing_of_rids(self) -> bool:
         """Whether all record ids are wanted, and rows that have none."""
-        return self.lowest is None and self.highest is None and self.rids is None
+        return self.lowest is None and self.highest is None and self.rids is None and self.ranges is None
 
     @property
     def wants_every_record(self) -> bool:
@@ -59,6 +69,8 @@ class Selection:
             return self.says_nothing_of_rids
         if (self.lowest is not None and rid < self.lowest) or (self.highest is not None and rid > self.highest):
             return False
+        if self.ranges is not None and not any(low <= rid <= high for low, high in self.ranges):
+            return False
         return self.rids is None or rid in self.rids
 
     def wants_xid(self, xid: str | None) -> bool:
@@ -66,12 +78,59 @@ class Selection:
         return self.xids is None or xid in self.xids
 
 
+_RANGE: Final = re.compile(r"(?P<low>[0-9]{1,19})(-(?P<high>[0-9]{0,19}))?")
 _SETS: Final = {"queue": "queues", "type": "kinds", "xid": "xids", "rid": "rids"}
 
 
-def push(filters: Iterable[Any]) -> tuple[Selection, list[Any]]:
-    """What filters select, and those that are left to Spark."""
-    selection, left = Selection(), []
+def chosen(options: Mapping[str, str]) -> Selection:
+    """What options select: by queue, type and xid, each one value or several with commas between, and by rids.
+
+    Values that have commas are given as a JSON array. In `rids`, as "7,9,100-200,300-", ranges have both their ends,
+    and one without an end goes on.
+
+    Raises:
+        OptionError: an option says nothing that could be selected.
+    """
+    kinds = _texts(options, "type")
+    unknown = sorted((kinds or frozenset()) - frozenset(ROW_TYPES))
+    if unknown:
+        raise OptionError(f'option type: there is no type "{unknown[0]}"; there are {", ".join(ROW_TYPES)}')
+    return _with_rids(Selection(_texts(options, "queue"), kinds, _texts(options, "xid")), options)
+
+
+def _texts(options: Mapping[str, str], name: str) -> frozenset[str] | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    values: Any = [value.strip() for value in text.split(",") if value.strip()]
+    if text.lstrip().startswith("["):
+        try:
+            values = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            values = []
+    if not values or not all(isinstance(value, str) for value in values):
+        raise OptionError(f"option {name}: it must name one or several, separated by commas, not {text!r}")
+    return frozenset(values)
+
+
+def _with_rids(selection: Selection, options: Mapping[str, str]) -> Selection:
+    text = options.get("rids")
+    if text is None:
+        return selection
+    found = [_RANGE.fullmatch(part.strip()) for part in text.split(",")]
+    ranges = [
+        (int(each["low"]), HIGHEST if each["high"] == "" else int(each["high"] or each["low"]))
+        for each in found
+        if each
+    ]
+    if len(ranges) < len(found) or any(low > high or high > HIGHEST for low, high in ranges):
+        raise OptionError(f'option rids: it must be record ids or ranges, as "7,100-200,300-", not {text!r}')
+    return replace(selection, ranges=tuple(ranges))
+
+
+def push(filters: Iterable[Any], selection: Selection) -> tuple[Selection, list[Any]]:
+    """What filters leave of a selection, and those that are left to Spark."""
+    left = []
     for each in filters:
         narrowed = _narrowed(selection, each)
         if narrowed is None:

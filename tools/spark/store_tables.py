@@ -14,7 +14,7 @@ from store.journal.directory import NotAJournalError
 from store.journal.files import JournalFile
 from store.journal.journal import Journal
 from store.layout import UnusableInputError
-from store.offline import OfflineStore
+from store.offline import OfflineStore, RecoveredQueue
 from store.wiring import effective_bindings
 from tools.dump.objects import binding_object, exchange_object, queue_object, transaction_object
 from tools.spark.arrays import array, arrow_schema
@@ -23,6 +23,7 @@ from tools.spark.inputs import Input, opened
 from tools.spark.selection import Selection
 
 Row = dict[str, Any]
+Reader = Callable[[Input, OfflineStore], Iterator[Row]]
 
 _NANOSECONDS: Final = 1_000_000_000
 _ROWS: Final = 4096  # of a batch
@@ -32,7 +33,9 @@ def read_store(source: Input, table: str, columns: tuple[Column, ...], selection
     """The rows of one store in one of the tables, as record batches."""
     schema = arrow_schema(columns)
     batch: list[Row] = []
-    for row in _rows(source, table):
+    names = {column.name for column in columns}
+    read = _unread_queues if table == "queues" and "messages" not in names else _TABLES[table]
+    for row in _rows(source, table, read):
         if "queue" not in row or selection.wants_queue(row["queue"]):
             batch.append(row)
         if len(batch) >= _ROWS:
@@ -47,10 +50,10 @@ def _batch(rows: list[Row], columns: tuple[Column, ...], schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _rows(source: Input, table: str) -> Iterator[Row]:
+def _rows(source: Input, table: str, read: Reader) -> Iterator[Row]:
     try:
         with opened(source) as store:
-            yield from _TABLES[table](source, store)
+            yield from read(source, store)
     except (UnusableInputError, NotAJournalError) as error:
         reason = str(error)
     except OSError as error:
@@ -115,20 +118,29 @@ def _damage_row(source: Input, damage: Damage, journal: Journal | None) -> Row:
 
 
 def _queues(source: Input, store: OfflineStore) -> Iterator[Row]:
-    for queue in store.recover().queues:
-        told = queue_object(queue)
-        journal = queue.journal
-        yield {
-            "store": source.path,
-            "format": store.layout.kind.value,
-            "queue": told["name"],
-            "journal": None if journal is None else source.shown(journal.path),
-            "arguments": told["arguments"],
-            "alternate_exchange": told["alternate_exchange"],
-            "files": None if journal is None else journal.files.geometry.files,
-            "file_size": None if journal is None else journal.files.geometry.file_size,
-            "messages": told["messages"],
-        }
+    return (_queue_row(source, store, queue) for queue in store.recover().queues)
+
+
+def _unread_queues(source: Input, store: OfflineStore) -> Iterator[Row]:
+    """As `_queues`, without the number of messages: that takes a walk through the journals."""
+    for name, record, journal in store.queues():
+        yield _queue_row(source, store, RecoveredQueue(name, record, journal, None, None))
+
+
+def _queue_row(source: Input, store: OfflineStore, queue: RecoveredQueue) -> Row:
+    told = queue_object(queue)
+    journal = queue.journal
+    return {
+        "store": source.path,
+        "format": store.layout.kind.value,
+        "queue": told["name"],
+        "journal": None if journal is None else source.shown(journal.path),
+        "arguments": told["arguments"],
+        "alternate_exchange": told["alternate_exchange"],
+        "files": None if journal is None else journal.files.geometry.files,
+        "file_size": None if journal is None else journal.files.geometry.file_size,
+        "messages": told["messages"],
+    }
 
 
 def _exchanges(source: Input, store: OfflineStore) -> Iterator[Row]:
@@ -148,7 +160,7 @@ def _transactions(source: Input, store: OfflineStore) -> Iterator[Row]:
         yield {**told, "store": source.path, "xid_format": told["format"]}
 
 
-_TABLES: Final[dict[str, Callable[[Input, OfflineStore], Iterator[Row]]]] = {
+_TABLES: Final[dict[str, Reader]] = {
     "files": _files,
     "queues": _queues,
     "exchanges": _exchanges,

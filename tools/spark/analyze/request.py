@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tools.spark.analyze.scale import is_small
+
 STEPS: Final = ("outstanding", "audit", "sizing", "export")
 SUMMARY: Final = "summary.json"
 QUEUES: Final = "queues.csv"
 _TABLES: Final = ("queues", "files")
-_WORK: Final = "qstore-analyze.work"
+REPORT: Final = "report.html"
+WORK: Final = "qstore-analyze.work"  # tables that are needed on the way
 _MARK: Final = ".qstore-analyze"  # an empty file: the directory is one of results
 #: What an analysis writes into its directory.
-WRITTEN: Final = (*STEPS, *_TABLES, _WORK, SUMMARY, QUEUES)
+WRITTEN: Final = (*STEPS, *_TABLES, WORK, SUMMARY, QUEUES, REPORT)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -36,6 +39,7 @@ class Request:
         publisher_log: a table of what was sent; None for none.
         publisher_id: its column of message ids.
         compare: paths of a store to compare with; none for none.
+        report: whether a report for people is made.
     """
 
     inputs: tuple[str, ...]
@@ -46,6 +50,7 @@ class Request:
     publisher_log: str | None = None
     publisher_id: str = "message_id"
     compare: tuple[str, ...] = ()
+    report: bool = False
 
     @property
     def is_remote(self) -> bool:
@@ -56,9 +61,15 @@ class Request:
         """The path of a result."""
         return "/".join((self.out.rstrip("/"), *names))
 
-    def work(self, name: str) -> str:
-        """The path of a table that is needed on the way."""
-        return self.path(_WORK, name)
+    @property
+    def is_small(self) -> bool:
+        """Whether there is so little to read, and on this machine, that it is better done in another way (`scale`)."""
+        return not self.is_remote and is_small(self.read)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """All that is read."""
+        return (*self.inputs, *self.compare, *((self.publisher_log,) if self.publisher_log is not None else ()))
 
 
 def prepare(request: Request, *, force: bool) -> None:
@@ -70,9 +81,11 @@ def prepare(request: Request, *, force: bool) -> None:
 
     Raises:
         UnusableRequestError: something is there, and `force` does not allow to replace it, or it is not of an analysis;
-            or the directory cannot be made.
+            or the directory cannot be made; or a report is to go to a URL.
     """
     if request.is_remote:
+        if request.report:
+            raise UnusableRequestError(f"{request.out}: --report needs a directory of this machine; leave it out")
         return
     out = Path(request.out)
     try:
@@ -93,7 +106,7 @@ def prepare(request: Request, *, force: bool) -> None:
 def clean_up(request: Request) -> None:
     """Remove what was needed on the way. On a URL it stays."""
     if not request.is_remote:
-        shutil.rmtree(request.path(_WORK), ignore_errors=True)
+        shutil.rmtree(request.path(WORK), ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

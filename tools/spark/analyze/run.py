@@ -1,7 +1,7 @@
 """The steps of an analysis.
 
     stores -> work: records    what the pipeline needs of each record, and ids: the only pass over the journals, but
-                               for the table of queues, for bodies and for the export
+                               for bodies and for the export
            -> work: messages   a row for each message
            -> outstanding, audit/…, sizing, export; queues, files; queues.csv, summary.json
 
@@ -11,13 +11,23 @@ Each arrow ends in Parquet files, so that nothing is computed twice and memory i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tools.spark.analyze.request import Request
+from tools.spark.analyze.report import report_content
+from tools.spark.analyze.request import WORK, Request
 from tools.spark.analyze.summary import Summary
-from tools.spark.analyze.tables import DETAILS, narrow_records, publisher_log, read_stores, stored, whole_records
+from tools.spark.analyze.tables import (
+    DETAILS,
+    Load,
+    Results,
+    Tables,
+    narrow_records,
+    publisher_log,
+    queues_of,
+    whole_records,
+)
 from tools.spark.pipeline.depth import depth
 from tools.spark.pipeline.effects import operations
 from tools.spark.pipeline.export import export
@@ -32,25 +42,6 @@ from tools.spark.pipeline.sizing import sizing
 Stage = Callable[[str], None]
 
 
-class _Tables(NamedTuple):
-    """What all steps start from.
-
-    Attributes:
-        records: what the pipeline needs.
-        queues, files: the tables of these names.
-        prepared: of `prepared_transactions`.
-        found: of `operations`, of the queues that are known.
-        messages: of `messages_of`.
-    """
-
-    records: DataFrame
-    queues: DataFrame
-    files: DataFrame
-    prepared: DataFrame
-    found: DataFrame
-    messages: DataFrame
-
-
 def analyze(spark: SparkSession, request: Request, stage: Stage) -> Summary:
     """Do what is asked for.
 
@@ -60,65 +51,69 @@ def analyze(spark: SparkSession, request: Request, stage: Stage) -> Summary:
         stage: is told what comes next.
 
     Raises:
-        UnusableRequestError: a publisher's log cannot be used.
+        UnusableRequestError: a publisher's log cannot be used, or nothing here is a store.
         PySparkException: Spark, or what it reads, fails.
     """
     log = None
     if request.publisher_log is not None:
         log = publisher_log(spark, request.publisher_log, request.publisher_id)
     stage("reading journals")
-    tables = _tables(spark, request, stage)
+    results = Results(request, single=request.is_small)
+    tables = _tables(spark, request, results, stage)
     summary = Summary()
     summary.add_records(tables.records, tables.queues, damage(tables.records, tables.files))
     if "outstanding" in request.steps:
         stage("outstanding")
-        summary.add_outstanding(_outstanding(spark, request, tables))
+        summary.add_outstanding(_outstanding(spark, request, results, tables))
     if "audit" in request.steps:
-        _audit(request, tables, summary, stage)
+        _audit(results, tables, summary, stage)
     if "sizing" in request.steps:
         stage("sizing")
-        series = spark.read.parquet(request.path("audit", "depth")) if "audit" in request.steps else None
-        rows = sizing(tables.messages, tables.queues, series)
-        summary.add_sizing(stored(rows, request.path("sizing"), small=True))
+        rows = sizing(tables.messages, tables.queues, results.made.get("audit/depth"))
+        summary.add_sizing(results.stored(rows, "sizing", small=True))
     if log is not None:
         stage("reconciling with the publisher's log")
         ids = _enqueued(tables.found).select("message_id")
-        summary.add_verdicts("publisher", _stored_audit(request, "publisher", reconcile(log, ids, on="message_id")))
+        verdicts = reconcile(log, ids, on="message_id")
+        summary.add_verdicts("publisher", results.stored(verdicts, "audit", "publisher", small=True))
     if request.compare:
         stage("reconciling with the other store")
-        other = _enqueued(operations(narrow_records(spark, request.compare, request.split_bytes), also=("message_id",)))
-        both = reconcile(_enqueued(tables.found), other, on=("queue", "message_id"))
-        summary.add_verdicts("compare", _stored_audit(request, "compare", both))
+        load = narrow_records(request.compare, request.split_bytes)
+        other = _enqueued(operations(results.loaded(spark, load, WORK, "compared"), also=("message_id",)))
+        verdicts = reconcile(_enqueued(tables.found), other, on=("queue", "message_id"))
+        summary.add_verdicts("compare", results.stored(verdicts, "audit", "compare", small=True))
     if "export" in request.steps:
         stage("export")
-        whole = whole_records(spark, request.inputs, request.split_bytes, bodies=request.bodies)
-        export(whole, request.path("export"))
+        whole = whole_records(request.inputs, request.split_bytes, bodies=request.bodies)
+        export(results.loaded(spark, whole, WORK, "whole"), request.path("export"))
+    if request.report:
+        stage("report")
+        summary.report = report_content(tables, results.made, summary.fields(), datetime.now(UTC))
     return summary
 
 
-def _tables(spark: SparkSession, request: Request, stage: Stage) -> _Tables:
-    raw = narrow_records(spark, request.inputs, request.split_bytes)
-    records = stored(raw, request.work("records"))
-    queues = stored(read_stores(spark, request.inputs, "queues"), request.path("queues"), small=True)
-    files = stored(read_stores(spark, request.inputs, "files"), request.path("files"), small=True)
+def _tables(spark: SparkSession, request: Request, results: Results, stage: Stage) -> Tables:
+    records = results.read(spark, narrow_records(request.inputs, request.split_bytes), WORK, "records")
+    queues = results.read(spark, queues_of(request.inputs), "queues", small=True)
+    files = results.read(spark, Load(request.inputs, "files"), "files", small=True)
     stage("following messages")
-    prepared = prepared_transactions(records)
+    prepared = results.stored(prepared_transactions(records), WORK, "prepared", small=True)
     found = of_queues(operations(records, also=("message_id",)), queues)
-    return _Tables(records, queues, files, prepared, found, stored(messages_of(found), request.work("messages")))
+    return Tables(records, queues, files, prepared, found, results.stored(messages_of(found), WORK, "messages"))
 
 
-def _outstanding(spark: SparkSession, request: Request, tables: _Tables) -> DataFrame:
+def _outstanding(spark: SparkSession, request: Request, results: Results, tables: Tables) -> DataFrame:
     there = with_columns(kept(tables.messages, tables.prepared), tables.records, DETAILS)
     if request.bodies:
         columns = ("store", "journal", "position", "type", "body")
-        bodies = read_stores(spark, request.inputs, columns=columns, split_bytes=request.split_bytes)
-        there = with_columns(there, bodies, ("body",))
-    return stored(there, request.path("outstanding"))
+        bodies = Load(request.inputs, columns=columns, split_bytes=request.split_bytes)
+        there = with_columns(there, results.loaded(spark, bodies, WORK, "bodies"), ("body",))
+    return results.stored(there, "outstanding")
 
 
-def _audit(request: Request, tables: _Tables, summary: Summary, stage: Stage) -> None:
+def _audit(results: Results, tables: Tables, summary: Summary, stage: Stage) -> None:
     stage("audit: lifetimes")
-    lives = _stored_audit(request, "lifetimes", lifetimes(tables.messages, tables.files), small=False)
+    lives = results.stored(lifetimes(tables.messages, tables.files), "audit", "lifetimes")
     small: dict[str, Callable[[], DataFrame]] = {
         "rates": lambda: rates(lives),
         "waits": lambda: waits(lives),
@@ -131,11 +126,7 @@ def _audit(request: Request, tables: _Tables, summary: Summary, stage: Stage) ->
     }
     for name, make in small.items():
         stage(f"audit: {name}")
-        summary.add_audit(name, _stored_audit(request, name, make()))
-
-
-def _stored_audit(request: Request, name: str, rows: DataFrame, *, small: bool = True) -> DataFrame:
-    return stored(rows, request.path("audit", name), small=small)
+        summary.add_audit(name, results.stored(make(), "audit", name, small=True))
 
 
 def _enqueued(found: DataFrame) -> DataFrame:

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tools.spark.analyze.scale import SMALL_JAVA, SMALL_SETTINGS
 from tools.spark.data_source import QstoreDataSource
 from tools.spark.needed import use_this_python
 
@@ -34,29 +35,32 @@ class SparkFailedError(Exception):
 
 
 @contextmanager
-def session(master: str = LOCAL) -> Iterator[SparkSession]:
+def session(master: str = LOCAL, *, small: bool = False) -> Iterator[SparkSession]:
     """A session that knows the format "qstore"; it ends with the block.
 
     Args:
         master: as Spark takes it. On a cluster the workers need this package too.
+        small: whether there is little to be read (`scale`).
 
     Raises:
         SparkFailedError: it cannot be started, or something in the block fails in Spark.
     """
     try:
-        with _started(master) as spark:
+        with _started(_settings(master, small=small)) as spark:
             yield spark
     except (PySparkException, Py4JError) as error:
         raise SparkFailedError(reason(error)) from None
 
 
 @contextmanager
-def _started(master: str) -> Iterator[SparkSession]:
+def _started(settings: dict[str, str]) -> Iterator[SparkSession]:
     use_this_python()
     # Local workers are processes of their own, and import what they run.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    builder = SparkSession.builder.master(master).appName("qstore-analyze")
-    for name, value in _settings(master).items():
+    # A Java of its own puts the command together that starts Spark.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", SMALL_JAVA)
+    builder = SparkSession.builder.appName("qstore-analyze")
+    for name, value in settings.items():
         builder = builder.config(name, value)
     with warnings.catch_warnings(), _silent_java():
         warnings.simplefilter("ignore")  # PySpark's own
@@ -83,14 +87,21 @@ def _silent_java() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _settings(master: str) -> dict[str, str]:
+def _settings(master: str, *, small: bool) -> dict[str, str]:
     settings = {
+        "spark.master": master,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     }
-    return settings | _LOCAL_SETTINGS if master.startswith("local") else settings
+    if not master.startswith("local"):
+        return settings
+    settings |= _LOCAL_SETTINGS
+    if small:
+        settings |= SMALL_SETTINGS
+        settings["spark.driver.extraJavaOptions"] += f" {SMALL_JAVA}"
+    return settings
 
 
 def reason(error: Exception) -> str:

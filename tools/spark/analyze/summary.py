@@ -7,6 +7,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
+from tools.report.content import ReportContent
 from tools.spark.pipeline.reconcile import FEWER, MISSING
 
 Fields = dict[str, Any]
@@ -24,11 +25,13 @@ class Summary:
 
     Attributes:
         queue_rows: of the step sizing, a row for each queue: objects with `_QUEUE_COLUMNS`.
+        report: what the report for people says; None if it was not asked for.
     """
 
     def __init__(self) -> None:
         self._fields: Fields = {"kind": "analysis"}
         self.queue_rows: list[Fields] = []
+        self.report: ReportContent | None = None
 
     def add_records(self, records: DataFrame, queues: DataFrame, damage: DataFrame) -> None:
         """Of what was read."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
-from tools.spark.analyze.request import UnusableRequestError
-from tools.spark.columns import TABLES
+from store.layout import UnusableInputError
+from tools.spark.analyze.request import Request, UnusableRequestError
+from tools.spark.arrays import arrow_schema
+from tools.spark.columns import TABLES, OptionError, table_columns
+from tools.spark.data_source import QstoreDataSource
 from tools.spark.pipeline.effects import NEEDED
 
 #: What is taken from each message beside what the pipeline needs.
@@ -19,52 +25,128 @@ _NARROW: Final = (*NEEDED, "file", "offset", "flush", "damage", "consequence", *
 _SEVERAL: Final = 8  # files of a table that has a row for each queue or finding, at most
 
 
-def read_stores(
-    spark: SparkSession,
-    paths: Sequence[str],
-    table: str = "records",
-    *,
-    columns: Sequence[str] | None = None,
-    split_bytes: int | None = None,
-) -> DataFrame:
-    """A table of some stores.
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A table of some stores, that is to be read.
 
-    Args:
-        spark: the session.
+    Attributes:
         paths: of the stores; globs and URLs too.
         table: which.
         columns: only these are read; None for all.
         split_bytes: bytes of a partition, at most; None to choose.
     """
-    reader = spark.read.format("qstore").option("table", table)
-    if columns is not None:
-        reader = reader.option("columns", ",".join(columns))
-    if split_bytes is not None:
-        reader = reader.option("split_bytes", split_bytes)
-    return reader.load(list(paths))
+
+    paths: tuple[str, ...]
+    table: str = "records"
+    columns: tuple[str, ...] | None = None
+    split_bytes: int | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """As the data source takes them."""
+        options = {"paths": json.dumps(self.paths), "table": self.table}
+        if self.columns is not None:
+            options["columns"] = ",".join(self.columns)
+        if self.split_bytes is not None:
+            options["split_bytes"] = str(self.split_bytes)
+        return options
 
 
-def narrow_records(spark: SparkSession, paths: Sequence[str], split_bytes: int | None = None) -> DataFrame:
+def narrow_records(paths: tuple[str, ...], split_bytes: int | None = None) -> Load:
     """The records of some stores with what the pipeline needs, and `DETAILS`."""
-    return read_stores(spark, paths, columns=_NARROW, split_bytes=split_bytes)
+    return Load(paths, columns=_NARROW, split_bytes=split_bytes)
 
 
-def whole_records(spark: SparkSession, paths: Sequence[str], split_bytes: int | None, *, bodies: bool) -> DataFrame:
+def queues_of(paths: tuple[str, ...]) -> Load:
+    """The queues of some stores, without what only recovery tells: journals are not walked for it."""
+    return Load(paths, "queues", tuple(column.name for column in TABLES["queues"] if column.name != "messages"))
+
+
+def whole_records(paths: tuple[str, ...], split_bytes: int | None, *, bodies: bool) -> Load:
     """The records of some stores with all that is in them, bodies only where they are asked for."""
-    names = [column.name for column in TABLES["records"] if bodies or column.name != "body"]
-    return read_stores(spark, paths, columns=names, split_bytes=split_bytes)
+    names = tuple(column.name for column in TABLES["records"] if bodies or column.name != "body")
+    return Load(paths, columns=names, split_bytes=split_bytes)
 
 
-def stored(rows: DataFrame, path: str, *, small: bool = False) -> DataFrame:
-    """The same rows, written as Parquet and read again.
+class Tables(NamedTuple):
+    """What all steps start from.
+
+    Attributes:
+        records: what the pipeline needs.
+        queues, files: the tables of these names.
+        prepared: of `prepared_transactions`.
+        found: of `operations`, of the queues that are known.
+        messages: of `messages_of`.
+    """
+
+    records: DataFrame
+    queues: DataFrame
+    files: DataFrame
+    prepared: DataFrame
+    found: DataFrame
+    messages: DataFrame
+
+
+class Results:
+    """Reads tables of stores, writes tables as Parquet files, and has those that were written.
 
     Args:
-        rows: what to write.
-        path: where.
-        small: whether few files will do.
+        request: where they go.
+        single: whether there is so little that a table is one partition: then no row is sent from task to task.
+
+    Attributes:
+        made: path below the directory of the results -> the table, as it is read again.
     """
-    (rows.coalesce(_SEVERAL) if small else rows).write.parquet(path)
-    return rows.sparkSession.read.parquet(path)
+
+    def __init__(self, request: Request, *, single: bool) -> None:
+        self._request = request
+        self._single = single
+        self.made: dict[str, DataFrame] = {}
+
+    def loaded(self, spark: SparkSession, load: Load, *names: str) -> DataFrame:
+        """A table of stores. Where there is little it is written on the way.
+
+        Raises:
+            UnusableRequestError: nothing here is a store.
+        """
+        if self._single:
+            return self._read_here(spark, load, self._request.path(*names))
+        return spark.read.format("qstore").options(**load.options).load()
+
+    def read(self, spark: SparkSession, load: Load, *names: str, small: bool = False) -> DataFrame:
+        """A table of stores, written and read again. As `loaded` and `stored`."""
+        rows = self.loaded(spark, load, *names)
+        return rows if self._single else self.stored(rows, *names, small=small)
+
+    def _read_here(self, spark: SparkSession, load: Load, path: str) -> DataFrame:
+        """Read in this process, without Spark, which would start several for it."""
+        source = QstoreDataSource(load.options)
+        Path(path).mkdir(parents=True)
+        try:
+            columns = table_columns(load.table, load.options.get("columns"))
+            reader = source.reader(StructType([StructField(column.name, StringType()) for column in columns]))
+            with pq.ParquetWriter(str(Path(path, "part-0.parquet")), arrow_schema(columns)) as writer:
+                for part in reader.partitions():
+                    for batch in reader.read(part):
+                        writer.write_batch(batch)
+        except (UnusableInputError, OptionError) as error:
+            raise UnusableRequestError(str(error)) from None
+        return spark.read.schema(source.schema()).parquet(path).coalesce(1)
+
+    def stored(self, rows: DataFrame, *names: str, small: bool = False) -> DataFrame:
+        """The same rows, written and read again.
+
+        Args:
+            rows: what to write.
+            names: the path below the directory of the results.
+            small: whether few files will do.
+        """
+        path = self._request.path(*names)
+        files = 1 if self._single else _SEVERAL if small else None
+        (rows if files is None else rows.coalesce(files)).write.parquet(path)
+        back = rows.sparkSession.read.schema(rows.schema).parquet(path)
+        self.made["/".join(names)] = again = back.coalesce(1) if self._single else back
+        return again
 
 
 def publisher_log(spark: SparkSession, name: str, column: str) -> DataFrame:

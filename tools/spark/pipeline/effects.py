@@ -49,8 +49,8 @@ def operations(records: DataFrame, prepared_lists: DataFrame | None = None, also
 
     Args:
         records: columns `NEEDED`; of flush and timestamp, what there is.
-        prepared_lists: records of the prepared lists, read for themselves (with `queue = "TplStore"` pushed down that
-            costs next to nothing); None to look for them among `records`, which are then read twice.
+        prepared_lists: records of the prepared lists, read for themselves (with the data source's option `queue` =
+            "TplStore" that costs next to nothing); None to look for them among `records`, which are then read twice.
         also: more columns, to be passed on.
 
     Returns:
@@ -120,12 +120,13 @@ def effects(found: DataFrame) -> DataFrame:
 def _end_of_transaction() -> Column:
     """Of a record in a transaction, the place of the commit or abort that ends it, twice, and one more for a commit.
 
-    Rows are read backwards, so that the last end that was passed is the next one in the journal.
+    Rows are read backwards, so that the last end that was passed is the next one in the journal. They are sorted by the
+    first column first, which is a number: long names, the same in most rows, are hardly ever compared.
     """
     is_end = sql.col("type").isin(*ENDS)
     coded = sql.col("position") * 2 + (sql.col("type") == "commit").cast("bigint")
     plain = sql.when(sql.col("xid").isNull(), sql.col("rid"))  # by itself: plain records have no end
-    backwards = Window.partitionBy("store", "journal", "xid", plain).orderBy(sql.col("position").desc())
+    backwards = Window.partitionBy(plain, "xid", "journal", "store").orderBy(sql.col("position").desc())
     passed = backwards.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return sql.last(sql.when(is_end & sql.col("xid").isNotNull(), coded), ignorenulls=True).over(passed)
 

@@ -64,8 +64,9 @@ def prepared_transactions(records: DataFrame) -> DataFrame:
 def kept_here(name: str) -> Column:
     """A column of the records as a filter has to name it, so that Spark does not push the filter down.
 
-    Spark (4.3) keeps what was pushed down with the DataFrame that was loaded, and not with the place where it is used:
-    of two filters on the same records, one holds for both, and rows are lost.
+    Where records were loaded with the option `pushdown`, Spark (4.3) keeps what was pushed down with the DataFrame that
+    was loaded, and not with the place where it is used: of two filters on the same records, one holds for both, and
+    rows are lost. The functions here use records more than once.
     """
     return sql.coalesce(name, sql.lit(""))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sql
 
@@ -29,6 +30,10 @@ from tools.spark.pipeline.messages import DEQUEUED
 
 _FORMATS: Final = {each.label: each for each in JournalFormat}
 
+_ARROW_TYPES: Final = {
+    "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64(), "boolean": pa.bool_(),
+}  # fmt: skip
+
 #: The result's columns.
 SCHEMA: Final = (
     "store string, format string, queue string, journal string, messages bigint, depth bigint, peak_depth bigint, "
@@ -36,6 +41,10 @@ SCHEMA: Final = (
     "pages double, capacity bigint, enqueue_limit bigint, used bigint, peak_used bigint, fill double, "
     "peak_fill double, near_threshold boolean, recommended_bytes bigint, num_jfiles int, jfile_size_pgs bigint, "
     "pool_files bigint, large_enough boolean, problem string"
+)
+#: As Arrow has them: rows of Python's would go to Spark through one more process.
+_ARROW: Final = pa.schema(
+    [(name, _ARROW_TYPES[kind]) for name, kind in (column.split() for column in SCHEMA.split(", "))]
 )
 
 
@@ -62,7 +71,7 @@ def sizing(found: DataFrame, queues: DataFrame, series: DataFrame | None = None)
         .withColumn("data_size", data_size(sql.col("file_size")))
     )
     rows = [_sized(row) for row in observed.orderBy("store", "queue").collect()]
-    return found.sparkSession.createDataFrame(rows, SCHEMA)
+    return found.sparkSession.createDataFrame(pa.Table.from_pylist(rows, _ARROW), SCHEMA)
 
 
 def _observed(found: DataFrame, geometry: DataFrame) -> DataFrame:

@@ -1,0 +1,207 @@
+"""The report for people (`tools.report`), filled from the results of an analysis.
+
+What goes to the driver is small: a row for each queue and store; then, of the few queues that a person should look at
+first, which are shown with plots, a row for each bucket of their depth and each bin of their sizes, and the first
+examples of what was found. What a step makes that was left out is not in the report.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row
+
+from formats.rhm.geometry import PAGE_SIZE
+from tools.report.content import (
+    DEFAULT_LIMIT,
+    DEFAULT_PLOTS,
+    MAX_INPUTS,
+    MAX_QUEUES,
+    Axis,
+    DepthPoint,
+    DepthSeries,
+    Example,
+    Finding,
+    FindingKind,
+    Input,
+    JournalSize,
+    QueueReport,
+    ReportContent,
+    SizeBin,
+    Sizing,
+    Totals,
+    Waits,
+    WaitUnit,
+)
+from tools.report.ranking import worst_first
+from tools.spark.analyze.report_rows import (
+    Key,
+    counted_findings,
+    depths,
+    examples,
+    queue_rows,
+    size_bins,
+    store_rows,
+)
+from tools.spark.analyze.tables import Tables
+
+_TITLE: Final = "qstore-analyze"
+_NOTES: Final = (
+    "A ring that has gone round shows its latest lap only: what was before it is in no figure.",
+    "Depth is drawn over the bytes of the journal: journals do not tell when a record was written.",
+    "Sizes are those of records on disk. Numbers enqueued and dequeued count records that were rolled back too.",
+    "Waits in seconds are known to within the time that a file took to fill; otherwise they are bytes of journal.",
+    "Rates are over the time between the first and the last timestamp of the messages.",
+    "Dequeues of messages that a ring has overwritten are normal, and left out of the dangling ones.",
+)
+_STEPS: Final = {"audit/depth": "audit", "sizing": "sizing"}
+
+_Findings = dict[Key, list[Finding]]
+
+
+def report_content(
+    tables: Tables, made: Mapping[str, DataFrame], fields: Mapping[str, Any], made_at: datetime
+) -> ReportContent:
+    """What the report says.
+
+    Args:
+        tables: of the analysis.
+        made: its results: path below their directory -> table.
+        fields: of its summary.
+        made_at: when, with a time zone.
+    """
+    stores = store_rows(tables)
+    counts = counted_findings(tables, made)
+    found = _findings(counts, {})
+    every = worst_first(_queue(row, found.get((row["store"], row["queue"]), [])) for row in queue_rows(tables, made))
+    drawn = {(queue.store, queue.queue) for queue in every[:DEFAULT_PLOTS]}
+    shown = _findings(counts, examples(tables, made, drawn))
+    plotted = _plotted(every[:DEFAULT_PLOTS], tables, made, shown)
+    missing = sorted({step for path, step in _STEPS.items() if path not in made})
+    return ReportContent(
+        title=_TITLE,
+        made_at=made_at,
+        totals=_totals(fields, stores, every),
+        inputs=tuple(
+            Input(row["store"], row["format"] or "-", row["queues"] or 0, row["size"] or 0)
+            for row in stores[:MAX_INPUTS]
+        ),
+        queues=(*plotted, *every[DEFAULT_PLOTS:MAX_QUEUES]),
+        findings=tuple(shown.get((None, None), [])),
+        notes=(*_NOTES, *(f"The step {step} was left out, and what it tells is not here." for step in missing)),
+    )
+
+
+def _totals(fields: Mapping[str, Any], stores: list[Row], queues: list[QueueReport]) -> Totals:
+    return Totals(
+        stores=fields["stores"],
+        queues=len(queues),
+        files=sum(row["files"] for row in stores),
+        size=sum(row["size"] or 0 for row in stores),
+        records=fields["records"],
+        outstanding=sum(queue.outstanding for queue in queues),
+        outstanding_bytes=sum(queue.outstanding_bytes for queue in queues),
+        in_doubt=sum(queue.in_doubt for queue in queues),
+    )
+
+
+# ---- one queue ----
+
+
+def _queue(row: Row, findings: list[Finding]) -> QueueReport:
+    span = None if row["last_timestamp"] is None else row["last_timestamp"] - row["first_timestamp"]
+    return QueueReport(
+        store=row["store"],
+        queue=row["queue"],
+        outstanding=row["outstanding"] or 0,
+        outstanding_bytes=row["outstanding_bytes"] or 0,
+        enqueued=row["enqueues"] or 0,
+        dequeued=row["dequeues"] or 0,
+        written_bytes=row["bytes"] or 0,
+        in_doubt=row["in_doubt"] or 0,
+        peak_depth=None if row["peak"] is None else max(row["peak"], 0),
+        seconds=span or None,
+        waits=_waits(row),
+        sizing=_sizing(row),
+        findings=tuple(findings),
+    )
+
+
+def _waits(row: Row) -> Waits | None:
+    """In seconds, unless most messages went within the file in which they came."""
+    for name, unit in (("waited", WaitUnit.SECONDS), ("distance", WaitUnit.BYTES)):
+        numbers = [row[f"{name}_{of}"] for of in ("50", "90", "99", "most")]
+        if all(number is not None and number >= 0 for number in numbers) and (numbers[0] or unit is WaitUnit.BYTES):
+            p50, p90, p99, longest = sorted(numbers)
+            return Waits(unit, row["waits"], p50, p90, p99, longest)
+    return None
+
+
+def _sizing(row: Row) -> Sizing | None:
+    if row["files"] is None:
+        return None
+    present = JournalSize(row["files"], round(row["pages"] * PAGE_SIZE))
+    advised = None
+    if row["num_jfiles"] is not None and (row["near_threshold"] or not row["large_enough"]):
+        advised = JournalSize(row["num_jfiles"], row["jfile_size_pgs"] * PAGE_SIZE)
+    if not row["enqueue_limit"]:
+        return Sizing(None, present, advised)
+    limit = min(row["enqueue_limit"] / row["capacity"], 1.0)
+    return Sizing((row["peak_used"] or 0) / row["capacity"], present, advised, limit or DEFAULT_LIMIT)
+
+
+# ---- plots of those that come first ----
+
+
+def _plotted(
+    queues: list[QueueReport], tables: Tables, made: Mapping[str, DataFrame], found: _Findings
+) -> list[QueueReport]:
+    if not queues:
+        return []
+    keys = {(queue.store, queue.queue) for queue in queues}
+    sizes = _by_queue(size_bins(tables, keys).collect())
+    points = _by_queue(depths(made["audit/depth"], keys).collect()) if "audit/depth" in made else {}
+    plotted = []
+    for queue in queues:
+        key = (queue.store, queue.queue)
+        bins = tuple(SizeBin(row["low"], row["low"] * 2, row["messages"]) for row in sizes.get(key, []))
+        plotted.append(
+            dataclasses.replace(
+                queue, depth=_series(points.get(key, [])), sizes=bins, findings=tuple(found.get(key, []))
+            )
+        )
+    return plotted
+
+
+def _by_queue(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    by_queue: dict[Key, list[Row]] = {}
+    for row in rows:
+        by_queue.setdefault((row["store"], row["queue"]), []).append(row)
+    return by_queue
+
+
+def _series(rows: list[Row]) -> DepthSeries | None:
+    """The peak of each bucket; where buckets follow in which nothing changed, the depth that was left."""
+    points: list[DepthPoint] = []
+    for index, row in enumerate(rows):
+        points.append(DepthPoint(row["begin"], max(row["peak"], 0)))
+        is_followed = index + 1 < len(rows) and rows[index + 1]["begin"] <= row["end"]
+        if not is_followed:
+            points.append(DepthPoint(row["end"], max(row["depth"], 0)))
+    return DepthSeries(Axis.POSITION, tuple(points)) if points else None
+
+
+# ---- findings ----
+
+
+def _findings(counts: list[Row], found: Mapping[tuple[Key, str], list[Example]]) -> _Findings:
+    """Queue, or nothing for what belongs to none -> what was found there."""
+    findings: _Findings = {}
+    for row in counts:
+        key = (row["store"], row["queue"])
+        shown = tuple(found.get((key, row["kind"]), []))[: row["count"]]
+        findings.setdefault(key, []).append(Finding(FindingKind[row["kind"]], row["count"], shown))
+    return findings

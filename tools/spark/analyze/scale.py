@@ -1,0 +1,59 @@
+"""How much there is to read, and what that means for Spark.
+
+Spark compiles each query, sends rows from task to task, and plans anew as it learns sizes. For terabytes that is
+right; for one crashed store it takes many times as long as the work. So little data goes another way: queries are
+interpreted, everything is one partition, and Java neither optimizes nor collects garbage in parallel.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+SMALL_BYTES: Final = 128 << 20
+_FILE_COST: Final = 16 << 10  # bytes that could be read while a file is opened
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+#: Settings for little data.
+SMALL_SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+#: Options of Java for little data.
+SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def is_small(paths: Iterable[str]) -> bool:
+    """Whether what lies at these paths and globs has `SMALL_BYTES` at most; not said of URLs."""
+    left = SMALL_BYTES
+    for pattern in paths:
+        if _URL.match(pattern):
+            return False
+        for size in _sizes(pattern):
+            left -= size + _FILE_COST
+            if left < 0:
+                return False
+    return True
+
+
+def _sizes(pattern: str) -> Iterator[int]:
+    """Bytes of the files; what cannot be looked at is passed over: whoever reads it will say so."""
+    for path in [pattern] if Path(pattern).exists() else glob.glob(pattern):  # noqa: PTH207  # any path, absolute or not
+        if not Path(path).is_dir():
+            yield _size(path)
+        for directory, _, names in os.walk(path):
+            for name in names:
+                yield _size(os.path.join(directory, name))  # noqa: PTH118  # as os.walk has it
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except OSError:
+        return 0
