@@ -1,6 +1,6 @@
 """How fast Spark scans a store, against the plain single-process scanner over the same bytes.
 
-    python -m tests.bench.bench_spark [--gib N] [--split-mib N] [--rounds N] [--keep DIR]
+    python -m tests.bench.bench_spark [--gib N] [--split-mib N] [--rounds N] [--keep DIR] [--only scan,outstanding]
 
 A journal of 1 KiB messages is written, and read as
 
@@ -46,11 +46,17 @@ from tools.dump.selection import BodyForm, Selection
 
 _BODY = 1024
 _MIB = 1 << 20
-_FILES = 4
+_LEAST_FILES = 4
+_MOST_OF_FILE = 3 << 29  # bytes; a file of a journal has 2 GiB at most
+_SMALL = 64 << 20
 _LEAST_SPEED_UP = 1.3
 _LEAST_SHARE = {"scan": 0.5, "messages": 0.5, "outstanding": 0.3}
 _SCAN = "queue,type,rid,dequeued_rid,file,offset,flush,size,checksum"
 _MESSAGES = "queue,type,rid,exchange,routing_key,message_id,durable,body_length"
+
+
+#: Work and processors -> seconds.
+_Seconds = dict[tuple[str, int], float]
 
 
 class _Counting:
@@ -77,8 +83,9 @@ def build(directory: Path, size: int) -> int:
     data = typical_message(_BODY)
     record = padded(32 + len(data) + TAIL_SIZE)
     count = size // record
-    data_size = -(-(size + size // 50 + (8 << 20)) // _FILES // PAGE_SIZE) * PAGE_SIZE
-    info = JournalInfo(2, "orders", DEFAULT_BASE_NAME, Geometry(_FILES, data_size), queue_id=1, incarnation=1)
+    files = max(_LEAST_FILES, -(-size // _MOST_OF_FILE))
+    data_size = -(-(size + size // 50 + (8 << 20)) // files // PAGE_SIZE) * PAGE_SIZE
+    info = JournalInfo(2, "orders", DEFAULT_BASE_NAME, Geometry(files, data_size), queue_id=1, incarnation=1)
     bulk = BulkBuild(tool_environment(), str(directory), info, beside=True)
     crc = data_crc([data])
     for rid in range(1, count + 1):
@@ -178,19 +185,23 @@ def _outstanding(session: Any, directory: Path, split: int) -> int:
     return int(row[1])
 
 
-def _spark(directory: Path, split: int, rounds: int, count: int) -> dict[tuple[str, int], float]:
+def _works(session: Any, split: int) -> dict[str, Callable[[Path], int]]:
+    return {
+        "scan": lambda directory: _scan(session, directory, _SCAN, split),
+        "messages": lambda directory: _scan(session, directory, _MESSAGES, split),
+        "outstanding": lambda directory: _outstanding(session, directory, split),
+    }
+
+
+def _spark(small: Path, directory: Path, only: list[str], split: int, rounds: int, count: int) -> _Seconds:
     seconds = {}
     for processors in (1, 2):
         session = _session(processors)
-        works: dict[str, Callable[[], int]] = {
-            "scan": partial(_scan, session, directory, _SCAN, split),
-            "messages": partial(_scan, session, directory, _MESSAGES, split),
-            "outstanding": partial(_outstanding, session, directory, split),
-        }
         try:
-            for name, work in works.items():
-                work()  # workers start, and import
-                seconds[name, processors] = _timed(rounds, work, count)
+            for name, work in _works(session, split).items():
+                if name in only:
+                    work(small)  # workers start, and import
+                    seconds[name, processors] = _timed(rounds, partial(work, directory), count)
         finally:
             session.stop()
     return seconds
@@ -200,9 +211,11 @@ def _spark(directory: Path, split: int, rounds: int, count: int) -> dict[tuple[s
 @click.option("--gib", default=1.0, show_default=True, help="GiB of journal.")
 @click.option("--split-mib", default=0, show_default=True, help="MiB of a partition; 0 for the data source's choice.")
 @click.option("--rounds", default=2, show_default=True)
+@click.option("--only", default=",".join(_LEAST_SHARE), show_default=True, help="What Spark does, by commas.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Where the journal is written, and left.")
-def main(gib: float, split_mib: int, rounds: int, keep: Path | None) -> None:
+def main(gib: float, split_mib: int, rounds: int, only: str, keep: Path | None) -> None:
     """Measure, and print ratios."""
+    chosen = only.split(",")
     parent = Path(tempfile.mkdtemp(prefix="qstore-bench-"))
     directory = keep or parent / "orders"
     size = int(gib * (1 << 30))
@@ -211,13 +224,19 @@ def main(gib: float, split_mib: int, rounds: int, keep: Path | None) -> None:
         count = size // record if directory.exists() else build(directory, size)
         walk = _timed(rounds, lambda: _walk(directory), count)
         check = _timed(rounds, lambda: _check(directory), count)
-        listed = _timed(1, lambda: _list(directory), count)
-        seconds = _spark(directory, split_mib, rounds, count)
+        listed = _timed(1, lambda: _list(directory), count) if "messages" in chosen else walk
+        build(parent / "small", _SMALL)
+        seconds = _spark(parent / "small", directory, chosen, split_mib, rounds, count)
     finally:
         shutil.rmtree(parent)
-    for name, took in (("walk", walk), ("check", check), ("list", listed)):
+    for name, took in {"walk": walk, "check": check, "list": listed}.items():
+        if name == "list" and "messages" not in chosen:
+            continue
         print(f"{name}: {size / _MIB / took:.0f} MiB/s, {took / count * 1e6:.2f} µs a record")
-    for name, plain in (("scan", check), ("messages", listed), ("outstanding", check)):
+    plains = {"scan": check, "messages": listed, "outstanding": check}
+    for name, plain in plains.items():
+        if name not in chosen:
+            continue
         one, two = seconds[name, 1], seconds[name, 2]
         print(
             f"{name}: local[1] {size / _MIB / one:.0f} MiB/s, local[2] {size / _MIB / two:.0f} MiB/s; "
