@@ -36,7 +36,7 @@ from formats.amqp_0_10.types import BY_NAME, WireType
 FieldReader: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
 
 #: Plans that a struct keeps: a peer that tries all patterns of flags shall not fill the memory.
-MAX_PLANS: Final = 256
+MAX_PLANS: Final = 32
 
 
 class Plan(NamedTuple):
