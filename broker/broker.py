@@ -216,7 +216,7 @@ class Broker:
                 try:
                     is_written = queue.dequeue(entry)
                 except InternalError as failure:
-                    error = failure
+                    error = InternalError(str(failure))  # not the one that has passed this frame, which keeps it
             if is_written:
                 self.turn.when_synced(done)
             else:

@@ -99,15 +99,11 @@ class KeptWiring:
 
     async def _asked(self, ask: Callable[[Changed[_Made]], None]) -> _Made | None:
         assert self._store is not None
-        answer: asyncio.Future[_Made | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[_Made | None, Exception | None]] = asyncio.get_running_loop().create_future()
 
         def done(made: _Made | None, error: Exception | None) -> None:
-            if answer.done():
-                return  # whoever waited was cancelled
-            if error is None:
-                answer.set_result(made)
-            else:
-                answer.set_exception(InternalError(str(error)))
+            if not answer.done():  # else whoever waited was cancelled
+                answer.set_result((made, error))
 
         try:
             ask(done)
@@ -115,4 +111,7 @@ class KeptWiring:
             raise InvalidArgumentError(str(error)) from error
         except self._store.errors as error:
             raise InternalError(str(error)) from error
-        return await answer
+        made, failure = await answer
+        if failure is not None:
+            raise InternalError(str(failure))
+        return made

@@ -31,7 +31,10 @@ class OneByOne:
         task = asyncio.create_task(in_turn())
         self._under_way.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            del task  # an error has passed this frame, and holds it; it is held by the task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)

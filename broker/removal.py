@@ -85,7 +85,7 @@ class QueueRemoval:
         while entries := list(islice(queue.outstanding(), MOVED_AT_ONCE)):
             failures = await self._move(queue, entries, exchange)
             if failures:
-                raise failures[0]
+                raise failures.pop(0)  # an error that is kept by a frame that it has passed would stay, with the queue
             await asyncio.sleep(0)
 
     async def _move(self, queue: Queue, entries: list[Entry], exchange: Exchange) -> list[ModelError]:
@@ -104,7 +104,7 @@ class QueueRemoval:
             except refusals as error:
                 if entry in acquired:
                     queue.release(entry, is_redelivered=False)
-                failures.append(error if isinstance(error, ModelError) else InternalError(str(error)))
+                failures.append(_told(error))
                 break
             moving.append((entry, moved))
         for entry, moved in moving:
@@ -112,7 +112,7 @@ class QueueRemoval:
             if failure is not None:
                 if entry in acquired:
                     queue.release(entry, is_redelivered=False)
-                failures.append(InternalError(str(failure)))
+                failures.append(_told(failure))
         return failures
 
     # ---- the queue ----
@@ -131,6 +131,11 @@ class QueueRemoval:
             raise
         for consumer in consumers:
             consumer.queue_deleted()
+
+
+def _told(error: Exception) -> ModelError:
+    """What whoever asked is told: one that has passed no frame yet, for this one is kept."""
+    return type(error)(str(error)) if isinstance(error, ModelError) else InternalError(str(error))
 
 
 def _resolve(moved: asyncio.Future[Exception | None], error: Exception | None) -> None:

@@ -13,6 +13,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 Result = TypeVar("Result")
@@ -148,6 +149,5 @@ def _outcome(
     try:
         result = work()
     except Exception as error:
-        found = error
-        return lambda: failed(found)
+        return partial(failed, error)
     return lambda: done(result)

@@ -100,9 +100,10 @@ class Flusher:
             return
         self._tickets += 1
         self._under_way[self._tickets] = journal
+        if self.failure is not None:
+            self._fail(self.failure)
+            return
         try:
-            if self.failure is not None:
-                raise self.failure
             self._driver.submit(self._tickets, files)
         except SyncDriverError as error:
             self._fail(error)

@@ -48,7 +48,7 @@ from rocksdict import (
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
-_WRITE_BUFFER: Final = 4 << 20  # bytes in memory until they go to a table; RocksDB's own 64 MiB are for larger things
+_WRITE_BUFFER: Final = 1 << 20  # bytes in memory until they go to a table; RocksDB's own 64 MiB are for larger things
 _LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it begins one at every open
 
 

@@ -38,7 +38,7 @@ from store.appender import MOST_AROUND_DATA, Appender
 from store.errors import StoreError
 from store.flusher import Flusher
 from store.journal.recovery import Outcome
-from store.journal.step import JournalError
+from store.journal.step import JournalError, JournalFailedError
 from store.key_value import CatalogueError
 from store.prepared import PreparedTransaction
 from store.queue_journal import Done, QueueJournal
@@ -222,7 +222,7 @@ class Transactions:
         self._flusher.drain(journals)
         for journal in journals:
             if journal.writer.failure is not None:
-                raise journal.writer.failure
+                raise JournalFailedError(str(journal.writer.failure))
 
     # ---- steps ----
 
@@ -251,7 +251,7 @@ class Transactions:
             targets[journal].add(target)
         journals = list(dict.fromkeys((*sizes, *targets)))
         if (listed or len(journals) > 1) and self._list.writer.failure is not None:
-            raise self._list.writer.failure
+            raise JournalFailedError(str(self._list.writer.failure))
         ids = [self._appender.take_id() for _ in range(len(enqueues) + len(dequeues) + 1)]
         self._appender.admit_all(
             [

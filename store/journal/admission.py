@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from store.journal.gathering import record_blocks
 from store.journal.relocating import Relocating
 from store.journal.space import MAX_BLOCKS
-from store.journal.step import JournalBusyError, JournalFullError
+from store.journal.step import JournalBusyError, JournalFailedError, JournalFullError
 
 
 class Admission(Relocating):
@@ -55,7 +55,7 @@ class Admission(Relocating):
     def _admit_enqueues(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:
         """The first rule of `space`, then the others. Raises as `enqueue`."""
         if self.failure is not None:
-            raise self.failure
+            raise JournalFailedError(str(self.failure))
         if largest > MAX_BLOCKS:
             raise JournalFullError(f"{self.identity.title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
         if blocks + count + outcome > self._room:
@@ -102,7 +102,7 @@ class Admission(Relocating):
 
     def _make_ready(self) -> None:
         if self.failure is not None:
-            raise self.failure
+            raise JournalFailedError(str(self.failure))
         if not self._has_room():
             raise JournalFullError(f"Journal full on {self.identity.title}.")
         self._take_up()

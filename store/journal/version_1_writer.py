@@ -265,7 +265,7 @@ class Version1Writer:
 
     def _check_usable(self) -> None:
         if self.failure is not None:
-            raise self.failure
+            raise JournalFailedError(str(self.failure))
 
     def _check_enterable(self, blocks: int) -> None:
         """A record of so many blocks enters no file that holds messages, and none that it began in itself."""

@@ -7,10 +7,12 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FunctionType
 
 import pytest
 
 from store.background import Background, InlineBackground, ThreadBackground
+from tests.support.garbage import no_garbage
 
 PATIENCE_SECONDS = 30.0
 """No test waits longer for what must happen."""
@@ -173,3 +175,15 @@ def test_closing_waits_for_work_and_lets_everything_go() -> None:
     background.close()
     assert done == list(range(20))
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (descriptors, threads)
+
+
+def test_work_that_fails_is_forgotten(background: Background) -> None:
+    told: list[str] = []
+
+    def work() -> None:
+        raise OSError("no")
+
+    with no_garbage(OSError, FunctionType):
+        background.run(work, lambda _: None, lambda error: told.append(str(error)))
+        collect_until(background, lambda: bool(told))
+    assert told == ["no"]

@@ -222,6 +222,8 @@ def test_after_a_failure_it_takes_nothing() -> None:
     ):
         with pytest.raises(JournalFailedError, match=text):
             operation()
+    assert writer.failure is not None
+    assert writer.failure.__traceback__ is None, "or it would get longer each time, with what its frames hold"
     writer.flushed()
     writer.failed(OSError(errno.ENOSPC, "No space left on device"))
     assert "Input/output" in str(writer.failure)

@@ -1,18 +1,19 @@
 """Conversations with faults in them, and what a broker may have made of them.
 
-`damaged` makes bytes of a conversation's frames, with faults. `named_in` reads what was sent as the broker does, and
-tells which queues, exchanges and sessions it may have made: whoever runs conversations can clean up after them.
+`damaged` makes bytes of a conversation's frames, with faults. `named_in` reads what was sent, and tells which queues,
+exchanges and sessions the broker may have made of it: whoever runs conversations can clean up after them.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import product
 from typing import Final, NamedTuple
 
 from formats.amqp_0_10.commands import decode_command, decode_control
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HEADER, WHOLE, decode_frame
+from formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HEADER, WHOLE
 
 
 def damaged(source: random.Random, frames: Sequence[bytes], other: Sequence[bytes]) -> bytes:
@@ -64,34 +65,44 @@ _ACCIDENTS: Final = (_flip, _flip, _cut, _splice, _repeat, _swap, _leave_out, _f
 # ---- what was said there ----
 
 
+Login = tuple[str, bytes]
+"""A mechanism, and the response that says who one is."""
+
+
 class Named(NamedTuple):
     """What the broker may have made because of what was sent, and how much of it can be read.
 
     Attributes:
-        queues, exchanges, sessions: their names.
+        queues, exchanges: their names.
+        sessions: how those whose they are log in, with their names.
         frames: that begin as frames do.
         commands: that are whole and sound.
     """
 
     queues: set[str]
     exchanges: set[str]
-    sessions: set[bytes]
+    sessions: set[tuple[Login, bytes]]
     frames: int
     commands: int
 
 
 def named_in(sent: bytes) -> Named:
-    """Read what was sent until no frame begins like that, as the broker does."""
+    """Read what was sent, up to where no frame can begin. What the broker would not take may be among it."""
     named, offset, frames, commands = Named(set(), set(), set(), 0, 0), len(PROTOCOL_HEADER), 0, 0
-    try:
-        while (frame := decode_frame(sent, offset)) is not None:
-            offset += FRAME.size + len(frame.payload)
-            frames += 1
-            commands += frame.segment_type == COMMAND and _note(frame.payload, named)
-            if frame.segment_type == CONTROL and frame.flags == WHOLE and frame.payload[:2] == b"\x02\x01":
-                named.sessions.add(decode_control(frame.payload)[1]["name"] or b"")
-    except Amqp010Error:
-        pass
+    logins: set[Login] = set()
+    names: set[bytes] = set()
+    while len(sent) - offset >= FRAME.size:
+        flags, segment_type, size, *_ = FRAME.unpack_from(sent, offset)
+        payload = sent[offset + FRAME.size : offset + size]
+        offset += size
+        if size < FRAME.size or offset > len(sent):
+            break
+        frames += 1
+        if segment_type == COMMAND:
+            commands += _note(payload, named)
+        elif segment_type == CONTROL and flags & WHOLE == WHOLE:
+            _note_control(payload, logins, names)
+    named.sessions.update(product(logins, names))
     return named._replace(frames=frames, commands=commands)
 
 
@@ -105,3 +116,16 @@ def _note(payload: bytes, named: Named) -> bool:
     elif command.name == "exchange.declare":
         named.exchanges.add(values["exchange"] or "")
     return True
+
+
+def _note_control(payload: bytes, logins: set[Login], names: set[bytes]) -> None:
+    try:
+        control, values = decode_control(payload)
+    except Amqp010Error:
+        return
+    if control.name == "session.attach":
+        names.add(values["name"] or b"")
+    elif control.name == "connection.start-ok":
+        mechanism, response = values["mechanism"], values["response"] or b""
+        if mechanism == "ANONYMOUS" or (mechanism == "PLAIN" and response):
+            logins.add((mechanism, response))

@@ -1,0 +1,110 @@
+"""What is refused leaves nothing in memory: neither the error, nor the queue and the messages that it was about."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import ModelError, ResourceLimitExceededError
+from broker.message import Message
+from broker.queues.queue import Queue
+from formats.amqp_0_10.maps import typed_map
+from store.errors import StoreError
+from tests.broker.wired_broker import Wired, wired
+from tests.support.garbage import no_garbage
+
+Scene = Callable[[Wired], Awaitable[None]]
+ROUNDS = 3
+LARGE = bytes(20_000)
+
+
+def play(path: Path | None, scene: Scene) -> None:
+    async def on_stage() -> None:
+        async with wired(path) as stage:
+            await scene(stage)
+
+    asyncio.run(on_stage())
+
+
+async def full_queue(stage: Wired, durable: bool) -> Queue:
+    """A queue that takes no more: its journal is full, or it has as many messages as it may have."""
+    arguments = typed_map({} if durable else {"qpid.max_count": 1})
+    queue = await stage.wiring.declare_queue("full", durable=durable, arguments=arguments)
+    try:
+        while True:
+            await stage.publish("", "full", LARGE)
+    except ResourceLimitExceededError:
+        return queue
+
+
+async def is_refused(asked: Awaitable[None]) -> bool:
+    """As a session does: the error is looked at and forgotten, and so are the frames that it has passed."""
+    try:
+        await asked
+    except ModelError as error:
+        error.with_traceback(None)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_a_queue_whose_messages_have_no_room_where_they_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, asked_for: bool
+) -> None:
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # or pytest keeps what was logged
+
+    async def scene(stage: Wired) -> None:
+        wiring = stage.wiring
+        full = await full_queue(stage, durable)
+        await wiring.bind("full", "amq.direct", "q")
+        with no_garbage(Queue, Message, ModelError):
+            for _ in range(ROUNDS):
+                queue = await wiring.declare_queue("q", durable=durable, auto_delete=True, alternate="amq.direct")
+                await stage.publish("", "q", LARGE, LARGE)
+                if asked_for:
+                    assert await is_refused(wiring.delete_queue("q"))
+                else:
+                    await wiring.delete_if_unused(queue)
+                assert stage.bodies("q") == [LARGE, LARGE]
+                queue.purge()
+                await stage.synced()
+                await wiring.delete_queue("q")
+                del queue
+        assert full.message_count
+
+    play(tmp_path if durable else None, scene)
+
+
+def _failing(*arguments: Any) -> None:
+    arguments[-1](None, StoreError("the disk is broken"))
+
+
+def _refusing(*_arguments: Any) -> None:
+    raise StoreError("the disk is broken")
+
+
+@pytest.mark.parametrize("change", [_failing, _refusing])
+def test_an_exchange_that_the_store_does_not_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any
+) -> None:
+    async def scene(stage: Wired) -> None:
+        wiring = stage.wiring
+        assert stage.store is not None
+        await wiring.declare_queue("q", durable=True)
+        with no_garbage(StoreError, ModelError, asyncio.Task):
+            for _ in range(ROUNDS):
+                await wiring.declare_exchange("x", "direct", durable=True, auto_delete=True)
+                await wiring.bind("q", "x", "k")
+                with monkeypatch.context() as patch:
+                    patch.setattr(stage.store.changes, "delete_exchange", change)
+                    assert await is_refused(wiring.delete_exchange("x"))
+                    await wiring.unbind("q", "x", "k")
+                await wiring.delete_exchange("x")
+
+    play(tmp_path, scene)
