@@ -6,6 +6,7 @@ gone (memory and descriptors), ends cleanly, and leaves a store that opens and t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -259,8 +261,12 @@ class Fuzzing:
         return self.broker.resident_bytes()
 
     def _links(self) -> list[str]:
-        directory = f"/proc/{self.broker.pid}/fd"
-        return sorted(os.readlink(f"{directory}/{name}") for name in os.listdir(directory))
+        """What its descriptors are of, but for those that are closed meanwhile."""
+        links: list[str] = []
+        for descriptor in Path(f"/proc/{self.broker.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                links.append(os.readlink(descriptor))
+        return sorted(links)
 
     def descriptors(self) -> tuple[int, int]:
         """Sockets, and others but for the catalogue's, whose number is RocksDB's affair."""
