@@ -37,8 +37,8 @@ PEERS: Final = 6
 """Conversations at one time."""
 ROUND: Final = 60
 """Conversations until all is cleaned up and looked at."""
-MOST_GROWTH: Final = 12 << 20
-"""Bytes of memory more than after the first rounds, once all is cleaned up: what a heap in pieces may come to."""
+MOST_GROWTH: Final = 4 << 20
+"""Bytes of memory more than after the first rounds, all cleaned up: the catalogue's 1 MiB, and a heap in pieces."""
 MOST_WHILE_RUNNING: Final = 512 << 20
 """Bytes of memory more while conversations go on: what queues, sessions and peers that do not read may hold."""
 MORE_JOURNAL_FILES: Final = 3
