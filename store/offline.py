@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
+from formats.rhm.geometry import FILE_HEADER_SIZE
 from store.contradictions import contradictions
 from store.damage import Damage
 from store.disk import Disk
@@ -263,7 +264,10 @@ class OfflineStore:
 
     def _is_remnant(self, journal: Journal) -> bool:
         """Whether an orphan is what a crash leaves of a queue being made or deleted: nothing is missed then."""
-        if self.layout.kind is not StoreKind.VERSION_2 or not (journal.is_being_deleted or not journal.files.files):
+        if self.layout.kind is not StoreKind.VERSION_2:
+            return False
+        was_entered = any(file.size >= FILE_HEADER_SIZE for file in journal.files.files)
+        if was_entered and not journal.is_being_deleted:
             return False
         deed = "deleted" if journal.is_being_deleted else "made"
         self.notices.append(

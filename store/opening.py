@@ -11,7 +11,7 @@ from formats.rhm.jinf import TPL_BASE_NAME
 from store.damage import Damage
 from store.disk import Disk
 from store.file_pool import FilePool, PooledFile, linear_file_names, read_file_pool
-from store.journal.directory import INFO_SUFFIX, NotAJournalError, open_file, open_journal
+from store.journal.directory import INFO_SUFFIX, NotAJournalError, UnmadeJournalError, open_file, open_journal
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.linear_directory import open_line, open_linear_file
@@ -99,6 +99,10 @@ class _Opening:
         except (NotAJournalError, OSError) as error:
             if place.directory == self._layout.path:
                 raise
+            is_queue = place.directory != self._layout.prepared_list  # which is made with the store
+            if isinstance(error, UnmadeJournalError) and is_queue and self._layout.kind is StoreKind.VERSION_2:
+                self._opened.notices.append(f"{error}: it was being made; the next start removes it")
+                return None  # if the catalogue knows it, it is missed
             what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
             self._opened.damage.append(Damage(place.directory, None, None, what, consequence))
             return None

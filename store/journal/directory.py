@@ -30,6 +30,10 @@ class NotAJournalError(Exception):
     """There is no journal at a path; the text says what is there."""
 
 
+class UnmadeJournalError(NotAJournalError):
+    """There are names of files, but no file has a size: a crash while a journal is being made leaves that."""
+
+
 def journal_base_names(names: Sequence[str]) -> list[str]:
     """The base names of the journals whose files are among `names`, sorted."""
     bases = {name.removesuffix(INFO_SUFFIX) for name in names if name.endswith(INFO_SUFFIX)}
@@ -46,7 +50,8 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
         name: the journal's id, for where no info file tells it; the directory's name by default.
 
     Raises:
-        NotAJournalError: the directory holds no journal, or several, or one whose size nothing tells.
+        NotAJournalError: the directory holds no journal, or several, or one whose size nothing tells; if none of its
+            files has one, UnmadeJournalError.
         OSError: the directory cannot be read.
     """
     names = disk.names(directory)
@@ -58,6 +63,8 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     files = _look_at_files(disk, directory, base, names)
     geometry = _believed_geometry(info, files, info_path, damage)
     if geometry is None:
+        if info is None and not any(files.values()):
+            raise UnmadeJournalError(f"{directory}: no file of the journal has a size")
         what = "neither an info file nor a journal file tells a size that a journal can have"
         raise NotAJournalError(f"{directory}: {what}")
     for number in sorted(files):

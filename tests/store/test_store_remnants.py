@@ -70,8 +70,10 @@ def test_a_deletion_that_did_not_happen(path: Path) -> None:
     again.store.close()
 
 
+@pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("files", [0, 1, 4])
-def test_a_creation_that_was_cut_short(path: Path, files: int) -> None:
+def test_a_creation_that_was_cut_short(path: Path, files: int, begun: bool) -> None:
+    """After some files, or while one more is being made: it has its name, and no size yet."""
     opened = OpenedStore(tool_environment(), path)
     opened.make_queue("orders")
     opened.store.close()
@@ -79,12 +81,26 @@ def test_a_creation_that_was_cut_short(path: Path, files: int) -> None:
     directory.mkdir()
     for number in range(files):
         shutil.copy(path / f"rhm/jrnl/1/JournalData.000{number}.jdat", directory)
+    if begun:
+        (directory / f"JournalData.000{files}.jdat").touch()
     damage, notices = found_by_check(path)
     assert damage == []
-    assert files == 0 or any("being made; the next start removes it" in notice for notice in notices)
+    assert files + begun == 0 or any("being made; the next start removes it" in notice for notice in notices)
     again = OpenedStore(tool_environment(), path)
     assert not directory.exists()
     again.store.close()
+
+
+def test_a_journal_that_lost_all_its_bytes_is_missed(path: Path) -> None:
+    """It looks as one that was being made; but the catalogue knows it."""
+    opened = OpenedStore(tool_environment(), path)
+    opened.make_queue("orders")
+    opened.store.close()
+    for file in (path / "rhm/jrnl/1").iterdir():
+        file.unlink()
+    (path / "rhm/jrnl/1/JournalData.0000.jdat").touch()
+    damage, _ = found_by_check(path)
+    assert 'queue "orders" has no journal' in damage
 
 
 @pytest.mark.parametrize("how", ["lost", "empty"])
