@@ -204,6 +204,14 @@ class OfflineStore:
         """Each queue's name, record and journal, as recovery would have them, without walking the journals."""
         return list(self._match())
 
+    def remnants(self) -> list[Journal]:
+        """The journals that are what a crash leaves of queues being made or deleted: nothing is missed with them."""
+        wiring = self.wiring
+        if self.layout.kind is not StoreKind.VERSION_2 or wiring is None or not wiring.complete or wiring.damage:
+            return []
+        known = {str(queue.journal_id) for queue in wiring.queues.values()}
+        return [each for each in self.journals if self._journal_key(each) not in known and _is_remnant(each)]
+
     # ---- recovery ----
 
     def recover(self, decisions: Decisions = _NO_DECISIONS) -> RecoveredStore:
@@ -214,7 +222,9 @@ class OfflineStore:
         for name, record, journal in self._match():
             recovery, end = (None, None) if journal is None else self._recover_journal(journal, open_now)
             queues.append(RecoveredQueue(name, record, journal, recovery, end))
-        orphans = [self._recover_orphan(each, open_now) for each in self._orphans if not self._is_remnant(each)]
+        remnants = self.remnants()
+        self.notices.extend(_remnant_notice(each) for each in remnants)
+        orphans = [self._recover_orphan(each, open_now) for each in self._orphans if each not in remnants]
         transactions = open_now.all(counted=bool(self.journals))
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2, StoreKind.LOOSE)
@@ -261,20 +271,6 @@ class OfflineStore:
         self.damage.extend(damage)
         self.notices.extend(notices)
         return recovery, end
-
-    def _is_remnant(self, journal: Journal) -> bool:
-        """Whether an orphan is what a crash leaves of a queue being made or deleted: nothing is missed then."""
-        if self.layout.kind is not StoreKind.VERSION_2:
-            return False
-        was_entered = any(file.size >= FILE_HEADER_SIZE for file in journal.files.files)
-        if was_entered and not journal.is_being_deleted:
-            return False
-        deed = "deleted" if journal.is_being_deleted else "made"
-        self.notices.append(
-            f"{journal.path}: a journal which the catalogue does not know, left of a queue that was being {deed}; "
-            "the next start removes it"
-        )
-        return True
 
     def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:
         """An orphan that holds messages is a loss; an empty one is none."""
@@ -385,6 +381,19 @@ class RecoveredStore(NamedTuple):
     transactions: list[RecoveredTransaction]
     prepared_list: RecoveredQueue | None
     orphans: list[RecoveredQueue]
+
+
+def _is_remnant(journal: Journal) -> bool:
+    """Of a journal that the catalogue does not know: whether it was being made, or deleted."""
+    return journal.is_being_deleted or all(file.size < FILE_HEADER_SIZE for file in journal.files.files)
+
+
+def _remnant_notice(journal: Journal) -> str:
+    deed = "deleted" if journal.is_being_deleted else "made"
+    return (
+        f"{journal.path}: a journal which the catalogue does not know, left of a queue that was being {deed}; "
+        "the next start removes it"
+    )
 
 
 def torn_tail(journal: Journal, end: JournalEnd) -> str:

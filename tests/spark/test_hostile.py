@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstore[spark]'")
 
 from formats.rhm.geometry import Geometry
+from store.environment import tool_environment
 from store.layout import UnusableInputError
 from tests.spark.reading import in_order, records, table
 from tests.support.journal_builder import JournalBuilder
 from tests.support.linear_builder import LinearBuilder
+from tests.support.opened_store import OpenedStore
 from tools.spark import needed
 from tools.spark.columns import OptionError
 from tools.spark.inputs import Input, named_inputs
@@ -109,6 +112,28 @@ def test_what_is_no_store_is_a_row_of_files(tmp_path: Path) -> None:
         assert (row["kind"], row["file"]) == ("unusable", str(tmp_path / name))
         assert reason in row["reason"]
         assert table(tmp_path / name, "queues") == []
+
+
+@pytest.mark.parametrize("how", ["made", "deleted"])
+def test_what_a_crash_leaves_of_a_queue_is_no_damage(tmp_path: Path, how: str) -> None:
+    """As `qstore-check` has it: a queue that was being made, or deleted, when the broker was killed."""
+    opened = OpenedStore(tool_environment(), tmp_path / "store")
+    opened.make_queue("orders")
+    opened.store.close()
+    sound, left = (tmp_path / "store" / "rhm" / "jrnl" / name for name in "12")
+    left.mkdir()
+    shutil.copy(sound / "JournalData.0000.jdat", left)
+    (left / "JournalData.0001.jdat").touch()
+    if how == "deleted":
+        shutil.copy(sound / "JournalData.jinf", left)
+        (left / "deleted").touch()
+    for rows in (records(tmp_path / "store"), table(tmp_path / "store", "files")):
+        assert not [row for row in rows if row.get("type") == "damage" or row.get("kind") == "damage"]
+    shutil.rmtree(sound)
+    left.rename(sound)
+    (sound / "deleted").unlink(missing_ok=True)
+    found = [row for row in records(tmp_path / "store") if row["type"] == "damage"]
+    assert found, "the catalogue knows this one"
 
 
 def test_one_store_among_others_is_enough_and_none_is_an_error(tmp_path: Path) -> None:

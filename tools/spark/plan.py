@@ -26,6 +26,7 @@ from store.journal.ring import Ring
 from store.layout import StoreKind, UnusableInputError
 from store.opening import OpenedJournals, open_journals
 from tools.spark.inputs import Input, layout_of
+from tools.spark.inputs import opened as opened_store
 
 MOST_BYTES: Final = 128 << 20  # of a partition
 _LEAST_BYTES: Final = 32 << 20  # of a partition, where nothing else is asked for
@@ -140,13 +141,23 @@ def _of_store(source: Input, queues: frozenset[str] | None) -> Iterator[Stretch]
     damage = (*layout.damage, *opened.damage)
     if damage and queues is None:
         yield Stretch(source, None, 0, 0, damage)
+    remnants = _remnants(source, layout.kind, opened)
     for journal in _named(opened, layout.kind):
-        if queues is None or journal.name in queues:
+        if (queues is None or journal.name in queues) and journal.path not in remnants:
             is_prepared_list = journal is opened.prepared_list
             files = _without_unused(journal)
             part = JournalPart(source, journal.name, journal.path, journal.base_name, files, is_prepared_list)
             yield Stretch(source, part, 0, part.size if files.format is not None else 0, tuple(journal.damage))
         journal.close()
+
+
+def _remnants(source: Input, kind: StoreKind, opened: OpenedJournals) -> frozenset[str]:
+    """Paths of what a crash left of queues being made or deleted. The catalogue is asked only if there may be some."""
+    may_be = (each.is_being_deleted or (each.files.format is None and each.damage) for each in opened.journals)
+    if kind is not StoreKind.VERSION_2 or not any(may_be):
+        return frozenset()
+    with opened_store(source) as store:
+        return frozenset(each.path for each in store.remnants())
 
 
 def _named(opened: OpenedJournals, kind: StoreKind) -> list[Journal]:

@@ -73,7 +73,10 @@ def _files(source: Input, store: OfflineStore) -> Iterator[Row]:
         yield {**common, **_damage_row(source, damage, None)}
     for notice in store.notices:
         yield {**common, "kind": "notice", "queue": None, "reason": notice}
+    remnants = store.remnants()
     for journal in store.named_journals():
+        if journal in remnants:
+            continue
         for age, file in enumerate(journal.stream.files):
             yield {**common, **_file_row(source, journal, age, file)}
         for damage in journal.damage:
