@@ -384,8 +384,14 @@ class RecoveredStore(NamedTuple):
 
 
 def _is_remnant(journal: Journal) -> bool:
-    """Of a journal that the catalogue does not know: whether it was being made, or deleted."""
-    return journal.is_being_deleted or all(file.size < FILE_HEADER_SIZE for file in journal.files.files)
+    """Of a journal that the catalogue does not know: whether it was being made, or deleted.
+
+    The info file is written last: where there is one, the files are whole.
+    """
+    if journal.is_being_deleted:
+        return True
+    is_made = journal.info is not None and journal.damage
+    return not is_made and all(file.size < FILE_HEADER_SIZE for file in journal.files.files)
 
 
 def _remnant_notice(journal: Journal) -> str:

@@ -268,7 +268,9 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     def _build(self, plan: JournalPlan) -> _Built:
         seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
-        info = replace(plan.source.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds)
+        info = replace(
+            plan.source.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds, creation_headers=True
+        )
         moved, page, name = None, self._parameters.tpl_page_bytes, posixpath.basename(self._directory.prepared_list)
         if plan.entry is not None:
             moved, page = self._free_number(plan.entry), self._parameters.page_bytes

@@ -15,7 +15,7 @@ A journal's files in the copy, with the sizes that they have in the store:
     ---------------------------------------  ------------------------------------------------------------------
     holds something live, or is after such   its header, its bytes up to the cut, zeros
     dead: older than those                   a header that says that no record begins in it, zeros
-    never entered                            zeros
+    never entered                            its creation header, if the journal has such headers, and zeros
 
 The dead ones are not read, since they may be overwritten at any time; but they have been there, and if they were blank
 the ring would seem never to have come round, or to have lost a file. Where one is dead, those that were never entered
@@ -38,11 +38,12 @@ from typing import Final
 from formats.rhm.errors import RhmError
 from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
 from formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
-from formats.rhm.jinf import MAX_JINF_SIZE
+from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from store.disk import read_whole
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.directory import INFO_SUFFIX, data_path
+from store.journal.storage import write_creation_header
 from store.key_value import CatalogueError
 from store.snapshot import JournalSnapshot, Snapshot
 from store.store_directory import DISCARDED, LOCK, NEW, StoreDirectory, remove_tree
@@ -156,12 +157,14 @@ class _Copy:
         content = read_whole(self._disk, posixpath.join(journal.directory, info), MAX_JINF_SIZE)
         self._write(posixpath.join(target, info), len(content), lambda file: file.write(0, content))
         first = self._header(journal, journal.cut.first) if journal.cut is not None and journal.size else None
+        created = _with_creation_headers(content)
         for number in range(journal.geometry.files):
-            self._write(
-                data_path(target, journal.base_name, number),
-                journal.geometry.file_size,
-                partial(self._fill, journal, first, journal.file_at(number)),
-            )
+            index = journal.file_at(number)
+            if index is not None:
+                fill = partial(self._fill, journal, first, index)
+            else:
+                fill = partial(_fill_unentered, created, number)
+            self._write(data_path(target, journal.base_name, number), journal.geometry.file_size, fill)
         self._disk.sync_directory(target)
 
     def _write(self, path: str, size: int, fill: Callable[[WritableFile], None]) -> None:
@@ -170,10 +173,8 @@ class _Copy:
             fill(file)
             file.sync()
 
-    def _fill(self, journal: JournalSnapshot, first: FileHeader | None, index: int | None, file: WritableFile) -> None:
+    def _fill(self, journal: JournalSnapshot, first: FileHeader | None, index: int, file: WritableFile) -> None:
         """Fill the file that is `index`, counted over all laps; `first` is the header of the oldest that is copied."""
-        if index is None:
-            return
         size = journal.bytes_in(index)
         if not size:
             assert first is not None
@@ -212,3 +213,17 @@ class _Copy:
                 f"{journal.directory}: the journal ran short of room before it was copied, and was overwritten; "
                 "take another snapshot, when there is less traffic or with larger journals"
             )
+
+
+def _with_creation_headers(content: bytes) -> JournalInfo | None:
+    """What an info file says, if its journal's files have creation headers; a damaged one is copied as it is."""
+    try:
+        info = decode_jinf(content)
+    except RhmError:
+        return None
+    return info if info.creation_headers else None
+
+
+def _fill_unentered(created: JournalInfo | None, number: int, file: WritableFile) -> None:
+    if created is not None:
+        write_creation_header(file, created, number)

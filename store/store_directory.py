@@ -205,6 +205,7 @@ class StoreDirectory:
                 seconds=seconds,
                 nanoseconds=nanoseconds,
                 flush_alignment=alignment,
+                creation_headers=True,
             )
             create_journal(disk, new.prepared_list, info)
         except OSError as error:

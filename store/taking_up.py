@@ -37,6 +37,7 @@ def journal_info(
         incarnation=incarnation,
         queue_record=record,
         flush_alignment=alignment,
+        creation_headers=True,
     )
 
 

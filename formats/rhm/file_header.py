@@ -20,6 +20,7 @@ assert VERSION_2.size == 60
 DEFAULT_FLUSH_ALIGNMENT: Final = 512
 SLOT_SIZE: Final = 256  # version 2: a file's header sector has two places for its header
 SLOTS: Final = FILE_HEADER_SIZE // SLOT_SIZE
+CREATION_SLOT: Final = 1  # where a file has its creation header, until it is entered for the second time
 
 #: Where a header of each version has the file's number; version 1 has it once more.
 FILE_NUMBER_OFFSETS: Final = {1: 16, 2: 44}
@@ -61,16 +62,24 @@ class FileHeader:
     flush_alignment: int = DEFAULT_FLUSH_ALIGNMENT
     slot: int = 0
 
+    @property
+    def is_creation(self) -> bool:
+        """Version 2: whether it is the header that the file was created with."""
+        return self.slot == CREATION_SLOT and self.first_flush == 0
+
 
 def decode_file_header(sector: bytes) -> FileHeader | None:
     """The file header in the first sector of a file; None where the file was never written (magic 0).
 
-    Of a version-2 sector's two headers that with the higher flush number counts; one that is torn counts for nothing.
+    Of a version-2 sector's two headers that with the higher flush number counts; one that is torn counts for nothing,
+    and so does a creation header.
 
     Raises:
         RhmError: the sector is short, holds no file header, is of an unknown version, or fails its checksum.
     """
     second = _second_header(sector)
+    if second is not None and second.is_creation:
+        second = None
     try:
         first = _decode_slot(sector, 0)
     except RhmError:
@@ -87,7 +96,15 @@ def was_entered_again(sector: bytes) -> bool:
         first = _decode_slot(sector, 0)
     except RhmError:
         return False
-    return second is not None and first is not None and first.overwrite_indicator == second.overwrite_indicator
+    if second is None or second.is_creation or first is None:
+        return False
+    return first.overwrite_indicator == second.overwrite_indicator
+
+
+def has_creation_header(sector: bytes) -> bool:
+    """Whether the header that the file was created with still stands in a version-2 file's first sector."""
+    second = _second_header(sector)
+    return second is not None and second.is_creation
 
 
 def _second_header(sector: bytes) -> FileHeader | None:

@@ -10,6 +10,9 @@ the same line without that key. It holds the whole queue record, so that a journ
 
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
     number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c
+
+and, since files are created with a header of their own (the package's docstring), creation_headers, which is 1. Journals
+that were created before that do not have the key.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class JournalInfo:
         queue_id, incarnation: version 2: the queue's number and how often its journal was built anew.
         queue_record: version 2: the queue record as the catalogue has it.
         flush_alignment: version 2: bytes to which flushes are padded.
+        creation_headers: version 2: whether each file was created with a header, so that none can be all zeros.
     """
 
     version: int
@@ -71,6 +75,7 @@ class JournalInfo:
     incarnation: int = 0
     queue_record: bytes = b""
     flush_alignment: int = DEFAULT_FLUSH_ALIGNMENT
+    creation_headers: bool = False
 
 
 def decode_jinf(content: bytes) -> JournalInfo:
@@ -244,6 +249,8 @@ def _encode_version_2(info: JournalInfo) -> bytes:
         "seconds": info.seconds,
         "nanoseconds": info.nanoseconds,
     }
+    if info.creation_headers:
+        fields["creation_headers"] = 1
     fields["crc32c"] = extend_crc32c(0, _canonical(fields))
     return _canonical(fields)
 
@@ -283,6 +290,7 @@ def _decode_version_2(content: bytes) -> JournalInfo:
         incarnation=_number(fields, "incarnation"),
         queue_record=record,
         flush_alignment=_number(fields, "flush_alignment"),
+        creation_headers="creation_headers" in fields and _number(fields, "creation_headers") == 1,
     )
 
 

@@ -102,11 +102,23 @@ def _believe_second_number(file: RingFile, damage: list[Damage]) -> None:
     file.header = replace(header, file_number=file.number)
 
 
-def tell_zeros(placed: Sequence[RingFile], damage: list[Damage]) -> None:
-    """Report files that are all zeros, as if never written, though one that comes after them was."""
+def tell_zeros(placed: Sequence[RingFile], damage: list[Damage], *, has_creation_headers: bool) -> None:
+    """Report files that look as if never written, though one that comes after them was; and those that are all zeros.
+
+    Args:
+        placed: the files of the ring by number.
+        damage: takes what is wrong.
+        has_creation_headers: whether each file was created with a header, so that even one never entered has one.
+    """
     last = max((place for place, file in enumerate(placed) if file.header is not None), default=0)
-    for file in placed[:last]:
-        if not file.used:
-            what = f"file is all zeros, as if never written, though file {placed[last].number} was"
+    for place, file in enumerate(placed):
+        if file.used:
+            continue
+        if place < last:
+            content = "is all zeros" if file.is_blank else "has no record"
+            what = f"file {content}, as if never written, though file {placed[last].number} was"
             damage.append(Damage(file.path, 0, None, what, "records that stood in it are lost"))
             file.leave_out()
+        elif has_creation_headers and file.is_blank:
+            what = "file is all zeros, and not even the header is there that it was created with"
+            damage.append(Damage(file.path, 0, None, what, "records that stood in it, if there were any, are lost"))

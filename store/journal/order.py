@@ -50,6 +50,7 @@ class RingFile(JournalFile[FileHeader]):
         overwrite_indicator: version 1: that which its records should have; None if nothing tells.
         torn_header: what is wrong with the header of a file that has nothing behind it.
         entered_again: version 2: whether it was entered more than once in its lap.
+        is_blank: whether its header sector is all zeros: it has not even a creation header.
     """
 
     used: bool
@@ -58,6 +59,7 @@ class RingFile(JournalFile[FileHeader]):
     overwrite_indicator: int | None = None
     torn_header: Damage | None = None
     entered_again: bool = False
+    is_blank: bool = False
 
     def leave_out(self) -> None:
         """Read nothing from the file, since what is in it does not belong here."""

@@ -16,6 +16,7 @@ from formats.rhm.file_header import (
     LOGICAL_NUMBER_OFFSET,
     FileHeader,
     decode_file_header,
+    has_creation_header,
     header_oddities,
     was_entered_again,
 )
@@ -72,7 +73,9 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     damage: list[Damage] = []
     files = [_read_file(disk, number, path, geometry, damage) for number, path in enumerate(paths)]
     version = _version(files, info)
+    has_creation_headers = info is not None and info.creation_headers
     if version is None:
+        tell_zeros(files, damage, has_creation_headers=has_creation_headers)
         return Ring(None, geometry, [file for file in files if file.used], damage)
     if version == 2:
         damage = [
@@ -82,7 +85,7 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
         _forget_torn_headers(files, damage)
     leave_out_strangers(files, version, info, damage)
     placed = by_number(files, damage)
-    tell_zeros(placed, damage)
+    tell_zeros(placed, damage, has_creation_headers=has_creation_headers)
     vain: list[RingFile] = []
     if version == 2:
         vain = [file for file in entered_in_vain(placed) if not _holds_later_flush(disk, file)]
@@ -149,7 +152,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         damage.append(Damage(path, 0, None, f"file header cannot be read: {error.strerror or error}", _BY_NUMBER))
     else:
         if file.header is None:
-            file.used = _has_data(opened)
+            file.used, file.is_blank = _has_data(opened), not has_creation_header(sector)
             if file.used:
                 damage.append(Damage(path, 0, None, "no file header, though the file holds data", _BY_NUMBER))
             return _with_indicator(opened, file, geometry)

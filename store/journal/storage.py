@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 
 from formats.rhm.errors import RhmError
-from formats.rhm.file_header import decode_file_header
+from formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, encode_jinf
 from store.journal.directory import DELETED, data_path
@@ -21,6 +21,8 @@ _OPEN_FILES = 2
 def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
     """Make a journal's directory with its empty files and then its info file, all of it synced but its own name.
 
+    Each file gets a creation header, if the info file says that they have them.
+
     Raises:
         OSError: it cannot be made; a part of it may be there.
     """
@@ -28,6 +30,8 @@ def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> Non
     for number in range(info.geometry.files):
         file = disk.create(data_path(directory, info.base_name, number), info.geometry.file_size)
         try:
+            if info.creation_headers:
+                write_creation_header(file, info, number)
             file.sync()
         finally:
             file.close()
@@ -39,6 +43,22 @@ def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> Non
     finally:
         file.close()
     disk.sync_directory(directory)
+
+
+def write_creation_header(file: WritableFile, info: JournalInfo, number: int) -> None:
+    """Write the header that file `number` of a version-2 journal has from its creation on. Raises OSError."""
+    header = FileHeader(
+        2,
+        0,
+        number,
+        0,
+        info.seconds,
+        info.nanoseconds,
+        queue_id=info.queue_id,
+        incarnation=info.incarnation,
+        flush_alignment=info.flush_alignment,
+    )
+    file.write(CREATION_SLOT * SLOT_SIZE, encode_header_slot(header))
 
 
 def mark_deleted(disk: WritableDisk, directory: str) -> None:

@@ -100,7 +100,9 @@ def applied(content: Content, operation: Operation) -> Content:
 
 def make(disk: SimulatedDisk, geometry: Geometry, alignment: int = 512) -> None:
     """An empty journal."""
-    info = JournalInfo(2, "q", DEFAULT_BASE_NAME, geometry, queue_id=7, incarnation=1, flush_alignment=alignment)
+    info = JournalInfo(
+        2, "q", DEFAULT_BASE_NAME, geometry, queue_id=7, incarnation=1, flush_alignment=alignment, creation_headers=True
+    )
     create_journal(disk, DIRECTORY, info)
     disk.sync_directory("/")
 
