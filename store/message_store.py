@@ -30,6 +30,7 @@ import store.log_lines as log_lines
 from store.appender import Appender
 from store.catalogue import Catalogue
 from store.changes import Changes
+from store.close_record import closed_journal, write_close_record
 from store.conversion import convert, mark_converted
 from store.delivered import read_delivered, remove_delivered, write_delivered
 from store.environment import Environment
@@ -126,7 +127,7 @@ class MessageStore:
         catalogue = self._open_catalogue()
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
-        started = Start(self._environment, directory, catalogue, self.parameters, was_clean=self.was_clean, log=log)
+        started = Start(self._environment, directory, catalogue, self.parameters, mark=mark, log=log)
         self._take_over(started, catalogue)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
@@ -309,7 +310,9 @@ class MessageStore:
             is_clean = self._seal()
             if is_clean:
                 write_delivered(self.directory, self.store_id, delivered or {})
-                self.directory.mark(self.store_id, clean=True)
+                journals = (self.prepared_list, *self.journals.values())
+                write_close_record(self.directory, self.store_id, map(closed_journal, journals))
+                self.directory.mark(self.store_id, clean=True, close_record=True)
         except OSError as error:
             self._log(LogLine(Level.CRITICAL, f"the store cannot be closed cleanly: {error}"))
             is_clean = False

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.rhm.geometry import FILE_HEADER_SIZE
-from store.contradictions import contradictions
+from store.close_record import damage_of
 from store.damage import Damage
 from store.disk import Disk
-from store.ends import missing_seal, unexplained_end, unlinked_head
+from store.ends import unexplained_end, unlinked_head
 from store.journal.directory import NotAJournalError
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
@@ -147,7 +147,7 @@ class OfflineStore:
         prepared_list: the transaction prepared list's journal; None if there is none.
         journals: the queues' journals.
         rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
-        closed_cleanly: version 2: whether the STORE file says so.
+        closing: version 2: how the store was closed.
         pool: the files of a linearstore's partitions; None for the other stores.
         damage: what is wrong, as far as it was looked at.
         orphaned: those among it that are orphans, which recovery leaves out.
@@ -161,7 +161,7 @@ class OfflineStore:
         surroundings = read_surroundings(disk, layout)
         self.wiring = surroundings.wiring
         self.rid_high_water = surroundings.rid_high_water
-        self.closed_cleanly = surroundings.closed_cleanly
+        self.closing = surroundings.closing
         self.damage.extend(surroundings.damage)
         self.notices.extend(surroundings.notices)
         opened = open_journals(disk, layout)
@@ -170,6 +170,7 @@ class OfflineStore:
         self.pool = opened.pool
         self.damage.extend(opened.damage)
         self.notices.extend(opened.notices)
+        self._misses_prepared_list = 0 in self.closing.journals and _has_no_list(disk, layout)
         self._orphans: list[Journal] = []
         self.orphaned: list[Damage] = []
 
@@ -194,6 +195,11 @@ class OfflineStore:
         if self.wiring is not None:
             names.update(queue.record.name for queue in self.wiring.queues.values())
         return names
+
+    @property
+    def closed_cleanly(self) -> bool:
+        """Version 2: whether the STORE file says so."""
+        return self.closing.is_clean
 
     @property
     def size(self) -> int:
@@ -222,6 +228,9 @@ class OfflineStore:
         for name, record, journal in self._match():
             recovery, end = (None, None) if journal is None else self._recover_journal(journal, open_now)
             queues.append(RecoveredQueue(name, record, journal, recovery, end))
+        if self.wiring is not None and self.wiring.complete and not self.wiring.damage:
+            catalogue = self.layout.catalogue or self.layout.path
+            self.damage.extend(self.closing.lost_queues(catalogue, self.wiring.queues.keys()))
         remnants = self.remnants()
         self.notices.extend(_remnant_notice(each) for each in remnants)
         orphans = [self._recover_orphan(each, open_now) for each in self._orphans if each not in remnants]
@@ -230,6 +239,9 @@ class OfflineStore:
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2, StoreKind.LOOSE)
         if self._has_no_prepared_list() and whole and (commits or self._should_have_prepared_list(transactions)):
             what = "there is no transaction prepared list, though journals hold transactions"
+            self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
+        elif self._misses_prepared_list:
+            what = "there is no transaction prepared list, and there was one when the store was last closed cleanly"
             self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
         elif self.prepared_list is None and transactions:
             self.notices.append(
@@ -258,13 +270,12 @@ class OfflineStore:
         """Walk a journal and, but for the prepared list itself, resolve what it leaves open."""
         recovery = JournalRecovery()
         end = self.walk(journal, recovery)
-        found = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
+        found = damage_of(journal, recovery, end, self.closing)
         self.damage.extend(found)
         if end is not None and end.torn:
             self.notices.append(torn_tail(journal, end))
         if end is not None and not found:
             self.notices.extend(unexplained_end(journal, end))
-            self.damage.extend(missing_seal(journal, end) if self.closed_cleanly else ())
         if open_now is not None:
             open_now.resolve(recovery)
         damage, notices = unlinked_head(journal, recovery)
@@ -381,6 +392,12 @@ class RecoveredStore(NamedTuple):
     transactions: list[RecoveredTransaction]
     prepared_list: RecoveredQueue | None
     orphans: list[RecoveredQueue]
+
+
+def _has_no_list(disk: Disk, layout: StoreLayout) -> bool:
+    """Whether a version-2 store has no prepared list, nor one that is about to get its name."""
+    root = posixpath.dirname(layout.store_file or layout.path)
+    return layout.prepared_list is None and not disk.is_directory(posixpath.join(root, "tpl.new"))
 
 
 def _is_remnant(journal: Journal) -> bool:

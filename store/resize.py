@@ -34,9 +34,11 @@ from typing import Final, NamedTuple
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import decode_queue
 from formats.catalogue import QueueEntry
+from formats.rhm.close_record import ClosedJournal
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
 from store.catalogue import Catalogue
+from store.close_record import read_closing, write_close_record
 from store.disk import read_whole
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
@@ -66,11 +68,13 @@ class _Built(NamedTuple):
         plan: what it is.
         path: where it is.
         moved: the queue's entry once it has this journal; None for the prepared list.
+        closed: what the record of the store's clean close is to say of it.
     """
 
     plan: JournalPlan
     path: str
     moved: QueueEntry | None
+    closed: ClosedJournal
 
 
 class StoreResize(AbstractContextManager["StoreResize"]):
@@ -128,7 +132,10 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             directory.settle()
         self._check_version(is_settled=True)
         mark = directory.read_mark()
-        self._was_clean = mark.clean_close
+        self._mark = mark
+        self._closing, found = read_closing(disk, directory.root, mark)
+        if found:
+            raise StoreDamagedError(f"{found[0].file}: {found[0].what}; see qstore-check {directory.path}")
         if not read_only:
             self._clear()
         key_value = self._environment.open_key_value(directory.catalogue, create=False)
@@ -216,7 +223,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return plan_of(self._read(path, name), name, entry, choose)
 
     def _read(self, path: str, name: str) -> ReadJournal:
-        return read_journal(self._disk, path, name, was_clean=self._was_clean)
+        return read_journal(self._disk, path, name, self._closing)
 
     # ---- doing it ----
 
@@ -242,6 +249,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         kept: dict[str, str] = {}
         try:
             self._switch_all(built, kept)
+            self._record_close(built)
         except (OSError, CatalogueError) as error:
             text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             done = ", ".join(map(printable, kept)) or "no queue"
@@ -276,6 +284,8 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             moved, page = self._free_number(plan.entry), self._parameters.page_bytes
             name = str(moved.journal_id)
             info = replace(info, incarnation=moved.incarnation, queue_record=moved.record)
+        else:
+            info = replace(info, incarnation=info.incarnation + 1)
         path = posixpath.join(self._directory.part(_BUILDING), name)
         journal, recovery = plan.source.journal, plan.source.recovery
         rebuilt = rebuild(self._environment, path, info, journal, recovery, page, seal=True)
@@ -284,8 +294,10 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             raise StoreError(
                 f'"{printable(plan.name)}": its messages need {described(rebuilt.info.geometry)}; nothing was changed'
             )
-        self._verify(plan, path, rebuilt)
-        return _Built(plan, path, moved)
+        walked = self._verify(plan, path, rebuilt)
+        queue_id, journal_id = (0, 0) if moved is None else (moved.queue_id, moved.journal_id)
+        closed = ClosedJournal(queue_id, journal_id, info.incarnation, walked.flush, walked.messages)
+        return _Built(plan, path, moved, closed)
 
     def _free_number(self, entry: QueueEntry) -> QueueEntry:
         moved = self._catalogue.moved_journal(entry)
@@ -293,8 +305,8 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             moved = self._catalogue.moved_journal(entry)
         return moved
 
-    def _verify(self, plan: JournalPlan, path: str, rebuilt: Rebuilt) -> None:
-        """Read the new journal as the next start will."""
+    def _verify(self, plan: JournalPlan, path: str, rebuilt: Rebuilt) -> ReadJournal:
+        """Read the new journal as the next start will. Returns what is in it; it is closed again."""
         walked = self._read(path, plan.name)
         walked.journal.close()
         found = walked.messages
@@ -304,6 +316,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
                 f"{plan.source.journal.path}: {plan.messages:,} messages were read, and {found:,} of them found in "
                 "the new journal: the disk gives other bytes now; nothing was changed, see qstore-check"
             )
+        return walked
 
     def _switch_all(self, built: Sequence[_Built], kept: dict[str, str]) -> None:
         """Let new journals take the places of the old ones. Raises OSError, CatalogueError."""
@@ -333,6 +346,14 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         self._catalogue.replace_queue(built.moved)
         unmark_deleted(self._disk, directory.journal(built.moved.journal_id))
         return directory.set_aside(old, KEPT)
+
+    def _record_close(self, built: Sequence[_Built]) -> None:
+        """Let the record of a clean close tell of the new journals. Until then it says nothing of them."""
+        if not self._mark.close_record:
+            return
+        journals = {each.queue_id: each for each in self._closing.journals.values()}
+        journals.update((each.closed.queue_id, each.closed) for each in built)
+        write_close_record(self._directory, self._mark.store_id, journals.values())
 
     # ---- old journals ----
 

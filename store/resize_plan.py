@@ -15,10 +15,9 @@ from typing import NamedTuple
 from formats.catalogue import QueueEntry
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
-from store.contradictions import contradictions
+from store.close_record import Closing, damage_of
 from store.damage import Damage
 from store.disk import Disk
-from store.ends import missing_seal
 from store.errors import StoreDamagedError
 from store.journal.directory import NotAJournalError, open_journal
 from store.journal.journal import Journal
@@ -38,11 +37,13 @@ class ReadJournal(NamedTuple):
         journal: the journal.
         info: what its info file says.
         recovery: what a walk over all of it found, nothing of it resolved.
+        flush: number of its last flush; 0 if nothing was ever written.
     """
 
     journal: Journal
     info: JournalInfo
     recovery: JournalRecovery
+    flush: int
 
     @property
     def messages(self) -> int:
@@ -108,14 +109,14 @@ def plan_of(source: ReadJournal, name: str, entry: QueueEntry | None, choose: Ch
     return JournalPlan(name, source, before, after, content.blocks * BLOCK_SIZE, fits, would_fit, entry)
 
 
-def read_journal(disk: Disk, path: str, name: str, *, was_clean: bool) -> ReadJournal:
+def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> ReadJournal:
     """Read a journal of version 2.
 
     Args:
         disk: where it is.
         path: its directory.
         name: the queue's, or "TplStore".
-        was_clean: whether the store was closed cleanly, so that the journal has to end with a seal.
+        closing: how the store was closed.
 
     Raises:
         StoreDamagedError: it is damaged.
@@ -129,13 +130,11 @@ def read_journal(disk: Disk, path: str, name: str, *, was_clean: bool) -> ReadJo
         raise _damaged(Damage(path, None, None, f"there is no journal: {error}", "")) from None
     recovery = JournalRecovery()
     end = journal.walk(recovery)
-    damage = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
-    if end is not None and not damage and was_clean:
-        damage.extend(missing_seal(journal, end))
+    damage = damage_of(journal, recovery, end, closing)
     if damage or journal.info is None:
         journal.close()
         raise _damaged(damage[0])
-    return ReadJournal(journal, journal.info, recovery)
+    return ReadJournal(journal, journal.info, recovery, 0 if end is None else end.flush)
 
 
 def _damaged(damage: Damage) -> StoreDamagedError:

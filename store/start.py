@@ -24,10 +24,10 @@ from formats.catalogue import QueueEntry
 from formats.rhm.file_header import SLOT_SIZE, has_creation_header
 from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from formats.rhm.store_file import StoreFile
 from store.catalogue import Catalogue
-from store.contradictions import contradictions
+from store.close_record import damage_of, read_closing
 from store.damage import Damage
-from store.ends import missing_seal
 from store.environment import Environment
 from store.errors import StoreDamagedError
 from store.journal.directory import DATA_SUFFIX, DELETED, NotAJournalError, open_journal
@@ -126,7 +126,7 @@ class Start:
         directory: the store's.
         catalogue: its catalogue.
         parameters: the store's options.
-        was_clean: whether it was closed cleanly.
+        mark: what its STORE file says.
         log: takes lines for the log.
 
     Attributes:
@@ -144,23 +144,28 @@ class Start:
         catalogue: Catalogue,
         parameters: StoreParameters,
         *,
-        was_clean: bool,
+        mark: StoreFile,
         log: Log,
     ) -> None:
         self._environment, self._directory, self._catalogue = environment, directory, catalogue
         self._disk = environment.disk
         self._parameters = parameters
-        self._was_clean = was_clean
+        self._was_clean = mark.clean_close
         self._log = log
         self.damage: list[Damage] = []
         self.highest_rid = 0
-        if not was_clean:
+        if not self._was_clean:
             self._sync_moves()
+        entries = list(catalogue.queues())
+        self._closing, found = read_closing(self._disk, directory.root, mark)
+        found.extend(self._closing.lost_queues(directory.catalogue, {entry.queue_id for entry in entries}))
+        for damage in found:
+            self._found(damage)
         self.prepared_list, self.transactions = self._take_up_prepared_list()
         outcomes = {transaction.xid: transaction.outcome for transaction in self.transactions}
         self.queues: list[StartedQueue] = []
         try:
-            for entry in list(catalogue.queues()):
+            for entry in entries:
                 self.queues.append(self._take_up_queue(entry, outcomes))
             self._set_orphans_aside()  # last: a store that is refused stays as it is
         except BaseException:
@@ -190,7 +195,7 @@ class Start:
         if walked is None:
             what = "there is no transaction prepared list"
             self._found(Damage(path, None, None, what, "transactions that were in doubt are dropped"))
-            self._make_journal(path, self._tpl_info(self._parameters.tpl_geometry))
+            self._make_journal(path, self._tpl_info(self._parameters.tpl_geometry, None))
             walked = self._walked_anew(path, TPL_NAME)
         elif walked.damage:
             walked = self._rebuild_prepared_list(walked)
@@ -209,7 +214,7 @@ class Start:
     def _rebuild_prepared_list(self, walked: _Walked) -> _Walked:
         """Build the list anew, and keep the damaged one. Where there is only a `tpl.new`, that is whole."""
         path = self._directory.prepared_list
-        self._rebuild(path + _NEW, walked, self._tpl_info(walked.journal.files.geometry))
+        self._rebuild(path + _NEW, walked, self._tpl_info(walked.journal.files.geometry, walked.journal.info))
         self._disk.sync_directory(self._directory.root)
         self._directory.set_aside(path, "quarantine")
         self._finish_prepared_list()
@@ -313,10 +318,7 @@ class Start:
         recovery = JournalRecovery()
         end = journal.walk(recovery)
         self.highest_rid = max(self.highest_rid, recovery.highest_rid)
-        damage = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
-        if end is not None and not damage and self._was_clean:
-            damage.extend(missing_seal(journal, end))
-        return _Walked(journal, recovery, end, damage)
+        return _Walked(journal, recovery, end, damage_of(journal, recovery, end, self._closing))
 
     def _walked_anew(self, path: str, name: str) -> _Walked:
         walked = self._walk(path, name)
@@ -374,9 +376,18 @@ class Start:
             record=entry.record,
         )
 
-    def _tpl_info(self, geometry: Geometry) -> JournalInfo:
-        alignment = self._parameters.flush_alignment
-        return journal_info(self._environment, TPL_NAME, geometry, alignment, base_name=TPL_BASE_NAME)
+    def _tpl_info(self, geometry: Geometry, before: JournalInfo | None) -> JournalInfo:
+        """The info file of a prepared list that takes the place of another, of which `before` tells, if it is there."""
+        closed = self._closing.journals.get(0)
+        known = [each.incarnation for each in (before, closed) if each is not None]
+        return journal_info(
+            self._environment,
+            TPL_NAME,
+            geometry,
+            self._parameters.flush_alignment,
+            incarnation=max(known, default=0) + 1,
+            base_name=TPL_BASE_NAME,
+        )
 
     # ---- what is told ----
 

@@ -2,6 +2,7 @@
 
     <store-dir>/rhm.lock         held while a process has the store
                 rhm/STORE        format, store id, clean mark (`formats.rhm.store_file`); replaced as a whole
+                    CLOSED       what each journal held at the last clean close (`close_record`); likewise
                     catalogue/   the catalogue
                     jrnl/<id>/   the queues' journals
                     tpl/         the prepared list's
@@ -267,10 +268,11 @@ class StoreDirectory:
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
 
-    def mark(self, store_id: UUID, *, clean: bool) -> None:
-        """Say whether the store is closed cleanly. Raises OSError."""
+    def mark(self, store_id: UUID, *, clean: bool, close_record: bool = False) -> None:
+        """Say whether the store is closed cleanly, with a record of what journals hold. Raises OSError."""
         marked_at = _EPOCH + timedelta(microseconds=self._environment.clock() // 1000)
-        content = store_file.encode(store_file.StoreFile(store_id, clean, marked_at, self._software_version))
+        version = self._software_version
+        content = store_file.encode(store_file.StoreFile(store_id, clean, marked_at, version, close_record))
         self.replace(_STORE, content)
 
     def replace(self, name: str, content: bytes) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from formats.rhm import store_file
 from store.berkeley import TABLES, read_environment
 from store.catalogue import Catalogue
+from store.close_record import Closing, read_closing
 from store.damage import Damage
 from store.disk import Disk, read_whole
 from store.key_value import CatalogueError, open_copy
@@ -36,7 +37,7 @@ class Surroundings:
     Attributes:
         wiring: queues, exchanges and so on; None where there is no catalogue, or it is lost.
         rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
-        closed_cleanly: version 2: whether the STORE file says so.
+        closing: version 2: how the store was closed.
         store_id: version 2: whose catalogue it is; None where nothing tells it.
         damage: what is wrong.
         notices: one line each: what a user should know, and no damage.
@@ -44,7 +45,7 @@ class Surroundings:
 
     wiring: Wiring | None = None
     rid_high_water: int | None = None
-    closed_cleanly: bool = False
+    closing: Closing = field(default_factory=lambda: Closing(is_clean=False))
     store_id: UUID | None = None
     damage: list[Damage] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -136,6 +137,7 @@ def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> No
         what = f"STORE file of store {content.store_id} beside the catalogue of store {found.store_id}"
         found.damage.append(Damage(path, None, None, what, _NOT_CLEAN))
         return
-    found.closed_cleanly = content.clean_close
+    found.closing, damage = read_closing(disk, posixpath.dirname(path), content)
+    found.damage.extend(damage)
     if not content.clean_close:
         found.notices.append(f"{path}: the store was not closed cleanly")

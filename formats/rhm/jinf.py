@@ -11,8 +11,8 @@ the same line without that key. It holds the whole queue record, so that a journ
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
     number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c
 
-and, since files are created with a header of their own (the package's docstring), creation_headers, which is 1. Journals
-that were created before that do not have the key.
+and `creation_headers`, which is 1, where each file was created with a header (the package's docstring). Journals that
+are older than such headers do not have the key.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ is exactly one way to write a given content, and anything else is refused:
     software_version  version of the software that set it: 1 to 64 of A-Z a-z 0-9 . + - _
     store_id          UUID of the store, lower case; the catalogue holds the same
     version           2
+    close_record      true: there is a CLOSED file (`close_record`) beside it. Only where `clean_close` is true; stores
+                      that were closed before there were such files do not have the key
 
 Later versions keep `format` and `version`, so that software of this one can name what it refuses.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -42,6 +44,7 @@ _SOFTWARE_VERSION = re.compile(r"[A-Za-z0-9.+_-]{1,64}", re.ASCII)
 _KEYS = frozenset(
     ("clean_close", "crc32c", "format", "marked_at", "software_version", "store_id", "version"),
 )
+_CLOSE_RECORD: Final = "close_record"
 
 
 class StoreFileError(FormatError):
@@ -59,20 +62,24 @@ class StoreFile:
         clean_close: whether the store was closed, and not merely left.
         marked_at: when `clean_close` was set: an aware time, kept to the microsecond.
         software_version: version of the software that set it.
+        close_record: whether the CLOSED file says what each journal held at the clean close.
     """
 
     store_id: UUID
     clean_close: bool
     marked_at: datetime
     software_version: str
+    close_record: bool = False
 
 
 def encode(content: StoreFile) -> bytes:
-    """The file that says `content`. Raises ValueError for a time without zone or a malformed software version."""
+    """The file that says `content`. Raises ValueError for what no file can say."""
     if content.marked_at.tzinfo is None:
         raise ValueError(f"the time {content.marked_at} has no zone")
     if not _SOFTWARE_VERSION.fullmatch(content.software_version):
         raise ValueError(f"a software version cannot be {content.software_version!r}")
+    if content.close_record and not content.clean_close:
+        raise ValueError("only a store that was closed cleanly has a record of its close")
     marked_at = content.marked_at.astimezone(UTC).replace(tzinfo=None)
     fields: dict[str, Any] = {
         "clean_close": content.clean_close,
@@ -82,6 +89,8 @@ def encode(content: StoreFile) -> bytes:
         "store_id": str(content.store_id),
         "version": VERSION,
     }
+    if content.close_record:
+        fields[_CLOSE_RECORD] = True
     checksum = extend_crc32c(0, _text(fields))
     return _text(fields | {"crc32c": f"{checksum:08x}"})
 
@@ -98,10 +107,11 @@ def decode(data: bytes) -> StoreFile:
         raise StoreFileError(
             f"store format version {_shown(version)} is not known; this software reads version {VERSION}"
         )
-    if fields.keys() != _KEYS:
-        raise StoreFileError(
-            f"these keys are missing or should not be there: {_shown(', '.join(sorted(fields.keys() ^ _KEYS)))}"
-        )
+    strange = (fields.keys() - {_CLOSE_RECORD}) ^ _KEYS
+    if strange:
+        raise StoreFileError(f"these keys are missing or should not be there: {_shown(', '.join(sorted(strange)))}")
+    if _CLOSE_RECORD in fields and not (fields[_CLOSE_RECORD] is True is fields["clean_close"]):
+        raise StoreFileError(f"{_CLOSE_RECORD} can only be true, in a store that was closed cleanly")
     content = _content(fields)
     if fields["crc32c"] != orjson.loads(encode(content))["crc32c"]:
         raise StoreFileError("the checksum does not match: the file was damaged or edited")
@@ -133,7 +143,9 @@ def _content(fields: dict[str, Any]) -> StoreFile:
         raise StoreFileError(f"store_id or marked_at is malformed: {_shown(str(error))}") from None
     if marked_at.tzinfo is not UTC:
         raise StoreFileError(f"marked_at is not UTC: {_shown(fields['marked_at'])}")
-    return StoreFile(store_id, fields["clean_close"], marked_at, fields["software_version"])
+    return StoreFile(
+        store_id, fields["clean_close"], marked_at, fields["software_version"], close_record=_CLOSE_RECORD in fields
+    )
 
 
 def _text(fields: dict[str, Any]) -> bytes:

@@ -196,3 +196,37 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(needed.shutil, "which", lambda _: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert "no Java" in (needed.missing() or "")
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("split_bytes", [None, 64 << 10])
+@pytest.mark.parametrize("harm", ["zeroed", "emptied", "earlier"])
+def test_a_journal_that_is_not_what_it_was_when_the_store_was_closed(
+    tmp_path: Path, harm: str, split_bytes: int | None, closed: bool
+) -> None:
+    path = tmp_path / "store"
+    opened = OpenedStore(tool_environment(), path)
+    orders = opened.make_queue("orders")
+    for round_ in range(3):
+        for _ in range(30):
+            opened.enqueue(orders, b"x" * 1000)
+        opened.flush(orders)
+        if round_ == 2 and not closed:
+            break
+        opened.store.close()
+        if round_ == 0:
+            shutil.copytree(path / "rhm/jrnl/1", tmp_path / "earlier")
+        if round_ < 2:
+            opened = OpenedStore(tool_environment(), path)
+            orders = opened.journal("orders")
+    assert [row for row in records(path, split_bytes=split_bytes) if row["type"] == "damage"] == []
+    journal = path / "rhm/jrnl/1"
+    if harm == "earlier":
+        shutil.rmtree(journal)
+        shutil.copytree(tmp_path / "earlier", journal)
+    for file in journal.glob("*.jdat") if harm != "earlier" else ():
+        content = file.read_bytes()
+        kept = content[:512] if harm == "emptied" else b""
+        file.write_bytes(kept.ljust(len(content), b"\0"))
+    (row,) = [row for row in records(path, split_bytes=split_bytes) if "was last closed cleanly" in str(row["damage"])]
+    assert (row["type"], row["queue"], row["file"]) == ("damage", "orders", str(journal))

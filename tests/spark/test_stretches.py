@@ -17,6 +17,7 @@ import store.journal.version_2
 import tools.spark.stretches
 from formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
 from formats.rhm.records import Kind, RecordHeader, encode_record
+from store.close_record import Closing
 from store.damage import Damage
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
@@ -80,7 +81,7 @@ def cut(
     damage: list[Damage] = []
     for begin, end in pairwise(cuts):
         journal = opened()
-        for part in slices(journal, begin, end, fillers=fillers):
+        for part in slices(journal, begin, end, Closing(is_clean=False), fillers=fillers):
             assert all(begin <= place < end for place in part.places)
             places += part.places
             xids |= part.xids
@@ -235,7 +236,7 @@ def test_a_stretch_reads_little_besides_itself() -> None:
     disk = builder.disk()
     journal = open_journal(disk, DIRECTORY)
     disk.bytes_read = 0
-    (part,) = list(take(slices(journal, 5 << 20, (5 << 20) + BLOCK_SIZE * 9)))
+    (part,) = list(take(slices(journal, 5 << 20, (5 << 20) + BLOCK_SIZE * 9, Closing(is_clean=False))))
     assert part.places
     assert disk.bytes_read < 6 << 20
 

@@ -65,7 +65,7 @@ def read_stretch(
     journal = part.open(disk)
     rows = _Rows(part, journal, columns, selection, body_limit)
     try:
-        for taken in slices(journal, stretch.begin, stretch.end, fillers=fillers):
+        for taken in slices(journal, stretch.begin, stretch.end, part.closing, fillers=fillers):
             if taken.places:
                 yield from rows.batch(taken)
             yield from told.batch(taken.damage)

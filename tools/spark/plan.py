@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE
+from store.close_record import Closing, closing_of
 from store.damage import Damage
 from store.disk import Disk
 from store.journal.directory import NotAJournalError
@@ -44,6 +45,7 @@ class JournalPart:
         path, base_name: of its directory, and of its files.
         files: its files in order.
         is_prepared_list: whether it is the store's transaction prepared list.
+        closing: what it held when the store was closed.
     """
 
     source: Input
@@ -52,6 +54,7 @@ class JournalPart:
     base_name: str
     files: Ring | Line
     is_prepared_list: bool
+    closing: Closing
 
     @property
     def size(self) -> int:
@@ -141,13 +144,18 @@ def _of_store(source: Input, queues: frozenset[str] | None) -> Iterator[Stretch]
     damage = (*layout.damage, *opened.damage)
     if damage and queues is None:
         yield Stretch(source, None, 0, 0, damage)
-    remnants = _remnants(source, layout.kind, opened)
+    remnants, closing = _remnants(source, layout.kind, opened), closing_of(disk, layout)
     for journal in _named(opened, layout.kind):
         if (queues is None or journal.name in queues) and journal.path not in remnants:
             is_prepared_list = journal is opened.prepared_list
             files = _without_unused(journal)
-            part = JournalPart(source, journal.name, journal.path, journal.base_name, files, is_prepared_list)
-            yield Stretch(source, part, 0, part.size if files.format is not None else 0, tuple(journal.damage))
+            about = closing.about(journal)
+            part = JournalPart(source, journal.name, journal.path, journal.base_name, files, is_prepared_list, about)
+            if files.format is None or not part.size:
+                unread = (*journal.damage, *about.contradicted(journal, None, None))
+                yield Stretch(source, part, 0, 0, unread)
+            else:
+                yield Stretch(source, part, 0, part.size, tuple(journal.damage))
         journal.close()
 
 

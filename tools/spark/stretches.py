@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from store.close_record import Closing
 from store.damage import Damage
 from store.journal.gaps import MOST_DESCRIBED, Gap
 from store.journal.journal import Journal
@@ -96,13 +97,14 @@ class _Passing:
         """What the walk passed."""
 
 
-def slices(journal: Journal, begin: int, end: int, *, fillers: bool = False) -> Iterator[Slice]:
+def slices(journal: Journal, begin: int, end: int, closing: Closing, *, fillers: bool = False) -> Iterator[Slice]:
     """The records that begin from `begin` on and before `end`, and what is damaged behind each of them.
 
     Args:
         journal: where they are.
         begin: a place in the journal's stream, at a block.
         end: the place behind the stretch.
+        closing: what the journal held when its store was closed.
         fillers: whether fillers are records too.
 
     Raises:
@@ -116,6 +118,8 @@ def slices(journal: Journal, begin: int, end: int, *, fillers: bool = False) -> 
     told = 0
     while place is not None:
         first, after = place, reader.go_on(place, min(place + SLICE, max(end, place)), taking, every_record=fillers)
+        if isinstance(after, JournalEnd):
+            taking.damage.extend(closing.contradicted(journal, after, None))
         place = None if isinstance(after, JournalEnd) or after >= end else after
         gaps = list(islice(reader.gaps, told, MOST_DESCRIBED))
         told += len(gaps)

@@ -1,0 +1,198 @@
+"""What each journal of a version-2 store held at the last clean close, and whether it still does.
+
+The rule that every reader has, for the journals that the CLOSED file (`formats.rhm.close_record`) tells of:
+
+    the store was closed cleanly    a journal's last flush, and the number of its messages, are those of the record;
+                                    each queue of the record is in the catalogue
+    it was not: it was in use,      a journal's last flush is that of the record or a later one: flush numbers only
+    and its broker died             rise, and what the record tells of was synced before it was written
+
+A journal that was built anew since, by a start that saved what it could of a damaged one or by qstore-resize, has
+another journal id or, the prepared list, a higher incarnation. It is not compared: it is newer than the record.
+
+Where the STORE file says that there is a record, and there is none that can be read, that is damage too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+from uuid import UUID
+
+from formats.rhm import store_file
+from formats.rhm.close_record import (
+    MAX_SIZE,
+    ClosedJournal,
+    CloseRecordError,
+    decode_close_record,
+    encode_close_record,
+)
+from formats.rhm.jinf import TPL_BASE_NAME
+from store.contradictions import contradictions
+from store.damage import Damage
+from store.disk import Disk, read_whole
+from store.ends import missing_seal
+from store.journal.journal import Journal
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery
+from store.layout import StoreLayout
+from store.queue_journal import QueueJournal
+from store.store_directory import StoreDirectory
+
+NAME: Final = "CLOSED"
+_NOT_COMPARED: Final = "what was lost of journals since the last clean close may not be seen"
+
+
+class Closing:
+    """How a store was closed.
+
+    Args:
+        is_clean: whether it was closed cleanly, and nothing was written since.
+        journals: what they held at the last clean close; none where nothing tells.
+
+    Attributes:
+        is_clean: as above.
+        journals: journal id, 0 for the prepared list -> what the journal held at the last clean close.
+    """
+
+    __slots__ = ("is_clean", "journals")
+
+    def __init__(self, *, is_clean: bool, journals: Iterable[ClosedJournal] = ()) -> None:
+        self.is_clean = is_clean
+        self.journals = {each.journal_id: each for each in journals}
+
+    def of(self, path: str, base_name: str) -> ClosedJournal | None:
+        """What the journal in the directory `path` held; None if nothing tells."""
+        if base_name == TPL_BASE_NAME:
+            return self.journals.get(0)
+        name = posixpath.basename(path)
+        return self.journals.get(int(name)) if name.isdecimal() else None
+
+    def about(self, journal: Journal) -> Closing:
+        """What concerns one journal alone: for somebody who reads a part of it, without its info file."""
+        closed = self.of(journal.path, journal.base_name)
+        is_newer = closed is not None and journal.info is not None and journal.info.incarnation > closed.incarnation
+        return Closing(is_clean=self.is_clean, journals=() if closed is None or is_newer else (closed,))
+
+    def contradicted(self, journal: Journal, end: JournalEnd | None, messages: int | None) -> Iterator[Damage]:
+        """Damage, if a journal does not hold what it held at the close.
+
+        Args:
+            journal: the journal.
+            end: where it ends; None if no record of it can be read.
+            messages: how many it holds, those that open transactions enqueue included; None to compare flushes only.
+        """
+        closed = self.of(journal.path, journal.base_name)
+        if closed is None or (journal.info is not None and journal.info.incarnation > closed.incarnation):
+            return
+        if journal.info is not None and journal.info.incarnation < closed.incarnation:
+            what = f"journal of incarnation {journal.info.incarnation}, where there was one of {closed.incarnation}"
+            yield Damage(journal.path, None, None, what, "what was written to the later one is lost")
+            return
+        flush = 0 if end is None else end.flush
+        if flush < closed.flush or (self.is_clean and flush > closed.flush):
+            yield _other_flush(journal.path, closed, flush)
+        elif self.is_clean and messages is not None and messages != closed.messages:
+            what = f"journal held {_count(closed.messages)} when the store was closed, and holds {messages} now"
+            lost = closed.messages - messages
+            consequence = f"{_count(lost)} lost" if lost > 0 else "messages that were consumed may come back"
+            yield Damage(journal.path, None, None, what, consequence)
+
+    def lost_queues(self, catalogue: str, queue_ids: Collection[int]) -> Iterator[Damage]:
+        """Damage, if the catalogue at that path does not have a queue any more: those with these ids are all it has."""
+        for each in self.journals.values() if self.is_clean else ():
+            if each.queue_id and each.queue_id not in queue_ids:
+                what = (
+                    f"queue {each.queue_id}, with {_count(each.messages)} in journal {each.journal_id} when the store"
+                )
+                consequence = "the catalogue has lost it, and its bindings with it"
+                yield Damage(catalogue, None, None, f"{what} was closed, is not there", consequence)
+
+
+def _other_flush(path: str, closed: ClosedJournal, flush: int) -> Damage:
+    """A journal ends with another flush than at the close."""
+    then = f"ended with flush {closed.flush} and held {_count(closed.messages)}" if closed.flush else "was empty"
+    now = f"ends with flush {flush}" if flush else "has no record now that could be read"
+    what = f"journal {then} when the store was last closed cleanly, and {now}"
+    if flush > closed.flush:
+        consequence = "one of the two is of another time: messages may be missing, or come back"
+    elif flush:
+        consequence = "what was written after that flush is lost; messages that were consumed since may come back"
+    else:
+        consequence = "what it held is lost" if closed.messages else "none: it held no message"
+    return Damage(path, None, None, what, consequence)
+
+
+def _count(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"
+
+
+def damage_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, closing: Closing) -> list[Damage]:
+    """Everything that is wrong with a journal that was walked over: the one rule of all readers.
+
+    Args:
+        journal: the journal.
+        recovery: what the walk found, its open transactions not yet resolved.
+        end: where the walk ended; None if no record can be read.
+        closing: how the store was closed.
+    """
+    found = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
+    messages = len(recovery.messages) + sum(each.enqueues for each in recovery.transactions)
+    otherwise = list(closing.contradicted(journal, end, messages))
+    if end is not None and not found and not otherwise and closing.is_clean:
+        otherwise.extend(missing_seal(journal, end))
+    return found + otherwise
+
+
+# ---- the file ----
+
+
+def closing_of(disk: Disk, layout: StoreLayout) -> Closing:
+    """How a store was closed; nothing where that cannot be read, which `surroundings` tells as damage."""
+    if layout.store_file is not None:
+        with contextlib.suppress(store_file.StoreFileError, OSError):
+            mark = store_file.decode(read_whole(disk, layout.store_file, store_file.MAX_SIZE + 1))
+            return read_closing(disk, posixpath.dirname(layout.store_file), mark)[0]
+    return Closing(is_clean=False)
+
+
+def read_closing(disk: Disk, root: str, mark: store_file.StoreFile) -> tuple[Closing, list[Damage]]:
+    """How the store in the directory `root`, whose STORE file says `mark`, was closed, and what is wrong with that."""
+    path = posixpath.join(root, NAME)
+    nothing = Closing(is_clean=mark.clean_close)
+    if mark.clean_close and not mark.close_record:
+        return nothing, []  # closed before there were such records
+    if not disk.is_file(path):
+        if not mark.close_record:
+            return nothing, []
+        what = "there is no such file, which tells what each journal held when the store was closed"
+        return nothing, [Damage(path, None, None, what, _NOT_COMPARED)]
+    try:
+        closed = decode_close_record(read_whole(disk, path, MAX_SIZE + 1))
+    except CloseRecordError as error:
+        return nothing, [Damage(path, error.offset, None, error.what, _NOT_COMPARED)]
+    except OSError as error:
+        return nothing, [Damage(path, None, None, f"cannot be read: {error.strerror or error}", _NOT_COMPARED)]
+    if closed.store_id != mark.store_id:
+        what = f"it is that of store {closed.store_id}, and this is store {mark.store_id}"
+        return nothing, [Damage(path, 16, None, what, _NOT_COMPARED)]
+    return Closing(is_clean=mark.clean_close, journals=closed.journals), []
+
+
+def closed_journal(journal: QueueJournal) -> ClosedJournal:
+    """What a journal holds that is sealed."""
+    is_queue = journal.queue_id != 0
+    return ClosedJournal(
+        journal.queue_id,
+        int(posixpath.basename(journal.directory)) if is_queue else 0,
+        journal.writer.identity.incarnation,
+        journal.writer.synced,
+        journal.depth,
+    )
+
+
+def write_close_record(directory: StoreDirectory, store_id: UUID, journals: Iterable[ClosedJournal]) -> None:
+    """Write the record of a store whose journals are sealed. Raises OSError."""
+    directory.replace(NAME, encode_close_record(store_id, journals))
