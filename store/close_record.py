@@ -188,7 +188,7 @@ def closed_journal(journal: QueueJournal) -> ClosedJournal:
         journal.queue_id,
         int(posixpath.basename(journal.directory)) if is_queue else 0,
         journal.writer.identity.incarnation,
-        journal.writer.synced,
+        journal.writer.last_flush,
         journal.depth,
     )
 

@@ -18,6 +18,7 @@ from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
 from store.damage import Damage
 from store.journal.directory import data_path
+from store.journal.enqueue_map import Entry
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.linear_file import LinearFile
@@ -31,20 +32,22 @@ _SEVERAL: Final = 2  # one alone may be a dequeue that was damaged
 
 def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> list[Damage]:
     """The contradictions in a journal that was walked up to `end`."""
+    duplicates, count = recovery.open_duplicates()
+    duplicates = recovery.messages.duplicates + duplicates
+    count += recovery.messages.duplicate_count
     return [
-        *_duplicates(journal, recovery),
+        *_duplicates(journal, duplicates, count),
         *_lost_files(journal, recovery),
-        *_unfounded(journal, recovery, end),
+        *_unfounded(journal, recovery, end, has_duplicates=count > 0),
     ]
 
 
-def _duplicates(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
-    messages = recovery.messages
-    for duplicate in messages.duplicates:
+def _duplicates(journal: Journal, duplicates: Sequence[Entry], count: int) -> Iterator[Damage]:
+    for duplicate in duplicates:
         file, offset = journal.stream.locate(duplicate.place)
         what = "record id is enqueued already"
         yield Damage(file.path, offset, duplicate.rid, what, "the first of the two is kept")
-    more = messages.duplicate_count - len(messages.duplicates)
+    more = count - len(duplicates)
     if more:
         what = f"{more} more records whose ids are enqueued already"
         yield Damage(journal.path, None, None, what, "the first of each is kept")
@@ -65,10 +68,12 @@ def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]
             yield missing
 
 
-def _unfounded(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> Iterator[Damage]:
+def _unfounded(
+    journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, *, has_duplicates: bool
+) -> Iterator[Damage]:
     last_place = -1 if end is None else end.place - BLOCK_SIZE
     # What other damage took away, or recovery ignores, may be what these records are about.
-    whole = not (recovery.damage or journal.damage or recovery.transients or recovery.messages.duplicate_count)
+    whole = not (recovery.damage or journal.damage or recovery.transients or has_duplicates)
     all_there = whole and journal.holds_everything
     lost = _lost_beginning(journal, recovery.unfounded) if all_there else None
     if lost is not None:

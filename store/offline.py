@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
-from formats.rhm.geometry import FILE_HEADER_SIZE
 from store.close_record import damage_of
 from store.damage import Damage
 from store.disk import Disk
@@ -216,7 +215,7 @@ class OfflineStore:
         if self.layout.kind is not StoreKind.VERSION_2 or wiring is None or not wiring.complete or wiring.damage:
             return []
         known = {str(queue.journal_id) for queue in wiring.queues.values()}
-        return [each for each in self.journals if self._journal_key(each) not in known and _is_remnant(each)]
+        return [each for each in self.journals if self._journal_key(each) not in known and each.is_remnant]
 
     # ---- recovery ----
 
@@ -398,17 +397,6 @@ def _has_no_list(disk: Disk, layout: StoreLayout) -> bool:
     """Whether a version-2 store has no prepared list, nor one that is about to get its name."""
     root = posixpath.dirname(layout.store_file or layout.path)
     return layout.prepared_list is None and not disk.is_directory(posixpath.join(root, "tpl.new"))
-
-
-def _is_remnant(journal: Journal) -> bool:
-    """Of a journal that the catalogue does not know: whether it was being made, or deleted.
-
-    The info file is written last: where there is one, the files are whole.
-    """
-    if journal.is_being_deleted:
-        return True
-    is_made = journal.info is not None and journal.damage
-    return not is_made and all(file.size < FILE_HEADER_SIZE for file in journal.files.files)
 
 
 def _remnant_notice(journal: Journal) -> str:

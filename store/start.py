@@ -21,7 +21,6 @@ import store.log_lines as log_lines
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.catalogue import QueueEntry
-from formats.rhm.file_header import SLOT_SIZE, has_creation_header
 from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.rhm.store_file import StoreFile
@@ -287,21 +286,19 @@ class Start:
         paths = [posixpath.join(path, name) for name in self._disk.names(path)]
         if any(self._disk.is_directory(each) for each in paths):
             return False
-        is_unwritten = all(self._is_never_written(each) for each in paths if each.endswith(DATA_SUFFIX))
         walked = self._walk(path, "")
         if walked is None:
-            return is_unwritten
+            return all(self._is_never_written(each) for each in paths if each.endswith(DATA_SUFFIX))
         walked.journal.close()
-        if is_unwritten and walked.journal.info is None:
-            return True  # it was being created: its info file is written last
+        if walked.journal.is_remnant:
+            return True
         return not walked.damage and not len(walked.recovery.messages) and not len(walked.recovery.transactions)
 
     def _is_never_written(self, path: str) -> bool:
-        """Whether a journal's file was only created. Its header is synced before anything else is written to it."""
+        """Whether a journal's file was only allocated."""
         file = self._disk.open(path)
         try:
-            sector = file.read(0, FILE_HEADER_SIZE)
-            return not sector.strip(b"\0") or (not sector[:SLOT_SIZE].strip(b"\0") and has_creation_header(sector))
+            return not file.read(0, FILE_HEADER_SIZE).strip(b"\0")
         finally:
             file.close()
 

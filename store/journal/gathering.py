@@ -86,6 +86,7 @@ class Gathering:
     Attributes:
         gathering: number of the flush that gathers.
         synced: number of the last flush that is on the disk.
+        last_flush: the same; of a journal that was taken up and not written to, that of its last record.
         failure: the error after which the journal takes no records; None if there is none.
     """
 
@@ -117,6 +118,7 @@ class Gathering:
         "failure",
         "gathering",
         "identity",
+        "last_flush",
         "synced",
     )
 
@@ -140,7 +142,7 @@ class Gathering:
         self._alignment, self._page = alignment // BLOCK_SIZE, page
         self._new_salt, self._clock = salt, clock
         self.failure: JournalFailedError | None = None
-        self.synced = flush
+        self.synced = self.last_flush = flush
         self.gathering = flush + 1
         self._takes_up, self._is_sealed = flush > 0, is_sealed
         self._position = self._start = position
@@ -368,7 +370,7 @@ class Gathering:
         if self._steps or self.failure is not None:
             return
         self._in_flight = None
-        self.synced = flush.number
+        self.synced = self.last_flush = flush.number
         self._after_flush(flush)
 
     def failed(self, error: OSError) -> None:

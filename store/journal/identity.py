@@ -115,10 +115,10 @@ def tell_zeros(placed: Sequence[RingFile], damage: list[Damage], *, has_creation
         if file.used:
             continue
         if place < last:
-            content = "is all zeros" if file.is_blank else "has no record"
+            content = "is all zeros" if file.is_blank else "holds nothing"
             what = f"file {content}, as if never written, though file {placed[last].number} was"
             damage.append(Damage(file.path, 0, None, what, "records that stood in it are lost"))
             file.leave_out()
         elif has_creation_headers and file.is_blank:
-            what = "file is all zeros, and not even the header is there that it was created with"
+            what = "file holds nothing, and the header that it was created with is not there"
             damage.append(Damage(file.path, 0, None, what, "records that stood in it, if there were any, are lost"))

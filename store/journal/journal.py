@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from formats.rhm.geometry import FILE_HEADER_SIZE
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
 from store.damage import Damage
@@ -101,6 +102,19 @@ class Journal:
                 "writer leaves it when it has to wait within a record; the record is kept"
             )
         return end
+
+    @property
+    def is_remnant(self) -> bool:
+        """Of a version-2 journal that the catalogue does not know: whether it was being created, or deleted.
+
+        A journal's info file is created when its other files are synced: of these some may have no name yet, but none
+        that has one is without its creation header.
+        """
+        if self.is_being_deleted:
+            return True
+        if not isinstance(self.files, Ring) or self.files.lacks_creation_header:
+            return False
+        return all(file.size < FILE_HEADER_SIZE or not file.used for file in self.files.files)
 
     @property
     def holds_everything(self) -> bool:

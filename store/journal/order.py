@@ -50,7 +50,7 @@ class RingFile(JournalFile[FileHeader]):
         overwrite_indicator: version 1: that which its records should have; None if nothing tells.
         torn_header: what is wrong with the header of a file that has nothing behind it.
         entered_again: version 2: whether it was entered more than once in its lap.
-        is_blank: whether its header sector is all zeros: it has not even a creation header.
+        is_blank: whether no header stands in it, not even that with which files are created.
     """
 
     used: bool

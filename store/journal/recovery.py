@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from formats.rhm.records import MOVED, TRANSIENT, Kind
 from store.damage import Damage
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
+from store.journal.enqueue_map import LIVE, LOCKED, MAX_DUPLICATES, PENDING, EnqueueMap, Entry
 from store.journal.format import JournalFormat
 from store.journal.records import RecordHeader
 from store.journal.transaction_map import Transaction, TransactionMap
@@ -217,6 +217,21 @@ class JournalRecovery:
         return True
 
     # ---- the end ----
+
+    def open_duplicates(self) -> tuple[list[Entry], int]:
+        """Messages that open transactions enqueue though their ids are enqueued already: the first, and how many."""
+        known, duplicates, count = EnqueueMap(), [], 0
+        for transaction in self.transactions:
+            for operation in transaction:
+                if not operation.is_enqueue:
+                    continue
+                if self.messages.get(operation.rid) is None:
+                    known.add(operation.rid, operation.place)
+                    continue
+                count += 1
+                if count <= MAX_DUPLICATES:
+                    duplicates.append(Entry(operation.rid, operation.place, PENDING))
+        return duplicates + known.duplicates, count + known.duplicate_count
 
     def open_without_target(self) -> Iterator[Unfounded]:
         """Dequeues, in transactions that are still open, of messages that were not there."""

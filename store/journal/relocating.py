@@ -122,6 +122,7 @@ class Relocating(Gathering):
             salt=salt,
             clock=clock,
         )
+        self.last_flush = state.last_flush
         self._read = read
         self._by_the_way = _PAGES_RELOCATED * page // BLOCK_SIZE
         self._chunk = max(min(self._file, BLOCKS_RELOCATED), self._by_the_way)

@@ -71,7 +71,8 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     # one with the higher flush number counts, so the next one's has to be higher than that of any that is there.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
     is_sealed = end.sealed and not end.torn
-    return WriterState(base + end.place // BLOCK_SIZE, flush, is_sealed, salts, slots, live, transactions)
+    position = base + end.place // BLOCK_SIZE
+    return WriterState(position, flush, end.flush, is_sealed, salts, slots, live, transactions)
 
 
 def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:

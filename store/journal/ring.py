@@ -56,9 +56,11 @@ class Ring(OrderedFiles[RingFile]):
 
     Attributes:
         vain: version 2: files that are passed over, since a flush that was torn had entered them (`order`).
+        lacks_creation_header: version 2: whether a file has not even the header that it was created with.
     """
 
     vain: list[RingFile] = field(default_factory=list)
+    lacks_creation_header: bool = False
 
 
 def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: JournalInfo | None = None) -> Ring:
@@ -74,9 +76,10 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
     files = [_read_file(disk, number, path, geometry, damage) for number, path in enumerate(paths)]
     version = _version(files, info)
     has_creation_headers = info is not None and info.creation_headers
+    lacks_one = has_creation_headers and any(file.is_blank for file in files)
     if version is None:
         tell_zeros(files, damage, has_creation_headers=has_creation_headers)
-        return Ring(None, geometry, [file for file in files if file.used], damage)
+        return Ring(None, geometry, [file for file in files if file.used], damage, lacks_creation_header=lacks_one)
     if version == 2:
         damage = [
             entry._replace(consequence=_UNVERIFIED) if entry.consequence == _BY_NUMBER else entry for entry in damage
@@ -91,7 +94,7 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
         vain = [file for file in entered_in_vain(placed) if not _holds_later_flush(disk, file)]
         placed = [file for file in placed if file not in vain]
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
-    return Ring(JournalFormat(version), geometry, ordered, damage, vain)
+    return Ring(JournalFormat(version), geometry, ordered, damage, vain, lacks_one)
 
 
 def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:

@@ -71,16 +71,19 @@ class Transaction:
             self._has_copies = True
 
     def _drop_earlier_copies(self) -> None:
-        """Keep the last copy of each record. Done once, when asked: a giant transaction may be relocated whole."""
+        """Drop what was moved later. Done once, when asked: a giant transaction may be relocated whole.
+
+        Two records with one id of which the later was not moved are no copies, and both stay.
+        """
         if not self._has_copies:
             return
         self._has_copies = False
-        last = {key: index for index, key in enumerate(zip(self._rids, self._kinds, strict=True))}
-        if len(last) == len(self._rids):
+        entries = enumerate(zip(self._rids, self._kinds, self._flags, strict=True))
+        last = {(rid, kind): index for index, (rid, kind, flags) in entries if flags & MOVED}
+        keys = enumerate(zip(self._rids, self._kinds, strict=True))
+        keep = bytearray(index >= last.get(key, 0) for index, key in keys)
+        if all(keep):
             return
-        keep = bytearray(len(self._rids))
-        for index in last.values():
-            keep[index] = 1
         self._rids = array("Q", compress(self._rids, keep))
         self._places = array("Q", compress(self._places, keep))
         self._flags = array("H", compress(self._flags, keep))

@@ -28,7 +28,8 @@ class WriterState(NamedTuple):
 
     Attributes:
         position: block of the endless stream where it ended; 0 for a new one.
-        flush: number of its last flush; 0 for a new one.
+        flush: the highest number of a flush that anything is left of; 0 for a new one.
+        last_flush: number of the flush of its last record: lower, if of later ones only file headers are left.
         is_sealed: whether that was the seal of a clean close.
         salts: file, counted over all laps -> its salt.
         slots: number of a file -> the place that its header has in its sector.
@@ -39,6 +40,7 @@ class WriterState(NamedTuple):
 
     position: int
     flush: int
+    last_flush: int
     is_sealed: bool
     salts: dict[int, int]
     slots: dict[int, int]
@@ -48,4 +50,4 @@ class WriterState(NamedTuple):
 
 def new_state() -> WriterState:
     """That of a journal that was just made."""
-    return WriterState(0, 0, False, {}, {}, {}, {})
+    return WriterState(0, 0, 0, False, {}, {}, {}, {})

@@ -85,7 +85,14 @@ class MemoryRing:
             self.drain()
         live = dict(sorted(writer.live.items(), key=lambda entry: entry[1]))
         state = WriterState(
-            writer._position, writer.synced, sealed, writer._salts, writer._slots, live, writer.transactions
+            writer._position,
+            writer.synced,
+            writer.last_flush,
+            sealed,
+            writer._salts,
+            writer._slots,
+            live,
+            writer.transactions,
         )
         self.counts["relocated"] += writer.relocated
         self._begin(state)
