@@ -74,9 +74,9 @@ class DataDirectory:
         where = printable(str(error.filename or self.path))
         return DataDirectoryError(f"{where}: the data directory cannot be used: {error.strerror}; {_OTHERWISE}")
 
-    def release(self) -> None:
-        """Let it go. The lock file stays, and is nobody's."""
-        self._lock.release(remove=False)
+    def release(self) -> OSError | None:
+        """Let it go. The lock file stays, and is nobody's. Returns why the process id stays in it, if it does."""
+        return self._lock.release(remove=False)
 
 
 def _who_has(lock: str) -> str:

@@ -1,27 +1,30 @@
-"""The life of a broker, in its process: it starts, works until a signal comes, and ends.
+"""The life of a broker, in its process: it starts, works until a signal comes or its store fails, and ends.
 
 The order of a start, so that whatever can go wrong does before a client is let in: user file, store and recovery,
 sockets, pid file. The end goes the other way: no more connections, then the store is closed, with the messages that
-had been delivered. A recovery that fails leaves the store as it was, unclosed.
+had been delivered. A recovery that fails leaves the store as it was, unclosed. A signal that comes before the broker
+listens has it end as soon as it does. The end takes a bounded time (`signals`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import signal
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker import daemon, service_manager
 from broker.broker import Broker
-from broker.logs import LEVELS, log_of
+from broker.logs import LEVELS, LogError, log_of
 from broker.pid_file import PidFile
 from broker.protocols.amqp_0_10.transfer import restore_message
 from broker.security.users import UserFileError, Users
 from broker.server import Server
 from broker.settings import BrokerSettings
+from broker.signals import Signals, Watchdog
 from broker.store_protocol import Store, StoreLine, StoreModule
 
 _LOG: Final = log_of("Broker")
@@ -49,6 +52,7 @@ class Life:
         version: the software's.
         pid_directory: where a daemon's pid file goes; None if it is no daemon.
         ready: called with the port when the broker listens.
+        reopen_log: opens the log's file anew.
     """
 
     def __init__(
@@ -58,9 +62,14 @@ class Life:
         version: str,
         pid_directory: str | None,
         ready: Callable[[int], None],
+        reopen_log: Callable[[], None],
     ) -> None:
         self._settings, self._module, self._version = settings, module, version
-        self._pid_directory, self._ready = pid_directory, ready
+        self._pid_directory, self._ready, self._reopen_log = pid_directory, ready, reopen_log
+        self._store: Store | None = None
+        self._steps = 0  # of the end
+        self._watchdog = Watchdog(self._progress)
+        self._is_up = False
 
     def run(self) -> bool:
         """Live. Returns whether all that was promised is on the disk.
@@ -75,31 +84,67 @@ class Life:
     async def _live(self) -> bool:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ended.set)
-        broker = Broker(self._settings, self._open_store(), loop.call_soon)
+        Signals(partial(self._end, loop, ended), partial(_call_soon, loop, self._reload))
+        self._store = self._open_store()
+        broker = Broker(self._settings, self._store, loop.call_soon)
         broker.recover(restore_message)
         server = Server(broker, self._settings)
+        server.store_failed = ended.set
         pid_file: PidFile | None = None
         try:
             ports = await self._listen(server)
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
             broker.run()
+            self._is_up = True
             await ended.wait()
             service_manager.tell("STOPPING=1")
         finally:
+            self._will_end()
             try:
                 await server.close()
             finally:
+                self._steps += 1
                 is_clean = broker.close()
+                self._steps += 1
                 if pid_file is not None:
-                    pid_file.release(remove=True)
-                for number in (signal.SIGTERM, signal.SIGINT):  # one more comes too late to matter
-                    loop.remove_signal_handler(number)
-                    signal.signal(number, signal.SIG_IGN)
-        _LOG.notice("Shut down")
+                    _release(pid_file)
+        if is_clean:
+            _LOG.notice("Shut down")
+        else:
+            _LOG.critical("Shut down, and the store is not closed cleanly: it is recovered when it is opened again")
         return is_clean
+
+    # ---- signals; the first two are called by any thread ----
+
+    def _end(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+        if self._is_up:  # else it starts, which takes as long as there is to recover
+            self._will_end()
+        _call_soon(loop, ended.set)
+
+    def _progress(self) -> int:
+        return self._steps + (0 if self._store is None else self._store.progress)
+
+    def _will_end(self) -> None:
+        if self._store is not None:
+            self._store.will_close()
+        self._watchdog.start()
+
+    def _reload(self) -> None:
+        """SIGHUP: what can be read anew is, and what cannot is named."""
+        try:
+            self._reopen_log()
+        except LogError as error:
+            _LOG.error("%s; the log goes on in the file that it had", error)
+        path = self._settings.user_file
+        if path is not None and self._settings.auth:
+            try:
+                for line in Users(path).check():
+                    _SECURITY_LOG.warning("%s", line)
+                _SECURITY_LOG.notice("%s: the user file is sound; it is read at every login", path)
+            except UserFileError as error:
+                _SECURITY_LOG.error("%s", error)
+        _LOG.notice("Reloaded the log's file and the user file; for all other options restart the broker")
 
     def _open_store(self) -> Store | None:
         if self._module is None:
@@ -129,6 +174,22 @@ class Life:
             return daemon.hold_pid_file(self._pid_directory, port)
         except daemon.DaemonError as error:
             raise StartError(str(error)) from error
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Call from the event loop, unless that has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
+
+
+def _release(pid_file: PidFile) -> None:
+    error = pid_file.release(remove=True)
+    if error is not None:
+        _LOG.warning(
+            "%s: the pid file cannot be removed: %s; it is not locked, so nobody heeds it",
+            error.filename,
+            error.strerror,
+        )
 
 
 def _reason(error: OSError) -> str:

@@ -126,6 +126,18 @@ class _StreamHandler(_Quiet, logging.StreamHandler[IO[str]]):
 class _FileHandler(_Quiet, logging.handlers.WatchedFileHandler):
     """Writes to a file, and to a new one when that is renamed."""
 
+    def reopen(self) -> None:
+        """Open the file anew, whether it was renamed or not. Raises OSError; then it goes on with the old one."""
+        new = self._open()
+        self.acquire()
+        try:
+            old, self.stream = self.stream, new
+            self._statstream()
+        finally:
+            self.release()
+        if old is not None:
+            old.close()
+
 
 class _SyslogHandler(_Quiet, logging.handlers.SysLogHandler):
     """Writes to syslog."""
@@ -142,7 +154,11 @@ def _file_handler(path: str) -> logging.Handler:
     try:
         return _FileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise LogError(f"{path}: the log cannot be written: {error.strerror}; see --log-to-file") from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: str, error: OSError) -> LogError:
+    return LogError(f"{path}: the log cannot be written: {error.strerror}; see --log-to-file")
 
 
 def _syslog_handler(sinks: Sinks) -> logging.Handler:
@@ -198,6 +214,15 @@ class Logging:
             logger.setLevel(rules.lowest(logger.name) if self._handlers else OFF)
             for handler in self._handlers:
                 logger.addHandler(handler)
+
+    def reopen(self) -> None:
+        """Open the log's file anew, if there is one. Raises LogError; then it goes on with the old one."""
+        for handler in self._handlers:
+            if isinstance(handler, _FileHandler):
+                try:
+                    handler.reopen()
+                except OSError as error:
+                    raise _unwritable(handler.baseFilename, error) from error
 
     def close(self) -> None:
         """Nothing is written any more, and the loggers are as they were."""

@@ -59,17 +59,25 @@ class PidFile:
             os.close(descriptor)
         raise BlockingIOError(f"{self.path}: it is removed again and again")
 
-    def release(self, *, remove: bool) -> None:
-        """Let it go.
+    def release(self, *, remove: bool) -> OSError | None:
+        """Let it go, whatever state the file system is in.
 
         Args:
             remove: whether the file goes, too; else it is left without a number.
+
+        Returns:
+            Why the file is still there, or the number in it. That does no harm: the file is nobody's.
         """
-        if remove:
-            Path(self.path).unlink(missing_ok=True)
-        else:
-            os.ftruncate(self._descriptor, 0)
-        os.close(self._descriptor)
+        try:
+            if remove:
+                Path(self.path).unlink(missing_ok=True)
+            else:
+                os.ftruncate(self._descriptor, 0)
+        except OSError as error:
+            return OSError(error.errno, error.strerror, self.path)
+        finally:
+            os.close(self._descriptor)
+        return None
 
 
 def _is_at(descriptor: int, path: str) -> bool:

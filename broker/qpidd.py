@@ -5,7 +5,8 @@
     qpidd --config FILE                                    with the options that FILE has, /etc/qpidd.conf by default
     qpidd --check, qpidd --quit                            is it there, and: end it
 
-Exit codes: 0 it was closed cleanly (SIGTERM, SIGINT), or what was asked for was done; 1 it was not.
+Exit codes: 0 it was closed cleanly (SIGTERM, SIGINT), or what was asked for was done; 1 it was not. SIGHUP: the log's
+file is opened anew, and the user file checked.
 
 The order of a start, so that whatever can go wrong does before a client is let in: options, log, data directory, store
 and recovery, user file, sockets, pid file. The end goes the other way.
@@ -141,7 +142,7 @@ def _run_broker(plan: Plan, child: daemon.Child | None) -> int:
     report = _Report(plan, child)
     with ExitStack() as opened:
         try:
-            opened.callback(start_logging(plan.values, is_daemon=child is not None).close)
+            log = opened.enter_context(contextlib.closing(start_logging(plan.values, is_daemon=child is not None)))
         except (LogError, OptionError) as error:
             report.failed(str(error), is_logged=False)
             return 1
@@ -154,7 +155,7 @@ def _run_broker(plan: Plan, child: daemon.Child | None) -> int:
             settings = settings_of(plan.values, data_directory)
             pid_directory = plan.values.text("pid-dir") or daemon.pid_directories()[0] if plan.is_daemon else None
             module = None if plan.module is None else LoadedModule(plan.module, plan.module_values)
-            is_clean = Life(settings, module, distribution_version(), pid_directory, report.ready).run()
+            is_clean = Life(settings, module, distribution_version(), pid_directory, report.ready, log.reopen).run()
         except StartError as error:
             _LOG.critical("Unexpected error: %s%s", _CANNOT_START, error)
             report.failed(_CANNOT_START + str(error))
@@ -176,8 +177,18 @@ def _taken_directory(plan: Plan, opened: ExitStack) -> str | None:
         held = DataDirectory(plan.data_directory)
     except DataDirectoryError as error:
         raise StartError(str(error)) from error
-    opened.callback(held.release)
+    opened.callback(_release, held)
     return held.path
+
+
+def _release(held: DataDirectory) -> None:
+    error = held.release()
+    if error is not None:
+        _LOG.warning(
+            "%s: the process id in it cannot be erased: %s; it is not locked, so nobody heeds it",
+            error.filename,
+            error.strerror,
+        )
 
 
 class _Report:

@@ -59,12 +59,14 @@ class Server:
         settings: its limits.
 
     Attributes:
+        store_failed: called when the store can sync nothing any more, so that the broker has to end.
         connections: those that there are.
         refused: those that are one too many, until they are told so.
     """
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
         self.broker, self.settings = broker, settings
+        self.store_failed: Callable[[], None] = lambda: None
         users = None if settings.user_file is None else Users(settings.user_file)
         self.authentication = Authentication(is_on=settings.auth, realm=settings.realm, users=users)
         self.loop = asyncio.get_running_loop()
@@ -125,10 +127,15 @@ class Server:
         """The disk has done something."""
         assert self.broker.store is not None
         self.broker.store.collect()
-        if self.broker.store.failure is not None:
-            self.loop.remove_reader(self.broker.store.fileno())
         self.broker.turn.end()
         self._last_work = time.perf_counter()
+
+    def _look_after_store(self) -> None:
+        store = self.broker.store
+        if store is not None:
+            store.look()
+            if store.failure is not None:
+                self.store_failed()
 
     async def _close_listeners(self) -> None:
         for server in self._servers:
@@ -152,6 +159,7 @@ class Server:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        self._look_after_store()
         for connection in list(self.connections):
             connection.tick(now)
         self.sessions.tick(now)

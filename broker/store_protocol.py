@@ -343,7 +343,17 @@ class StoreOf(Protocol[_QueueT, _JournalT, _EnqueueT, _DequeueT]):
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing is synced any more; None if it is."""
+        """Why nothing is synced any more, which is logged and stays so; None if it is. Then only `close` helps."""
+
+    def look(self) -> None:
+        """See that the disk is not waited for in vain, and log it. To be called about every second."""
+
+    def will_close(self) -> None:
+        """From now on nothing is waited for without a bound. Any thread may call it."""
+
+    @property
+    def progress(self) -> int:
+        """A number that grows when the disk has done something. Any thread may ask."""
 
     def close(self, delivered: Mapping[int, Iterable[int]] | None = None) -> bool:
         """Finish what is under way and let the store go. Whether it is marked clean.

@@ -39,6 +39,10 @@ class Background(Protocol):
     def is_busy(self) -> bool:
         """Whether any work is not done, or nobody was told yet."""
 
+    @property
+    def finished(self) -> int:
+        """How much work is done. May be asked for by any thread."""
+
     def wait(self) -> None:
         """Wait until all work is done. `collect` is called by somebody later."""
 
@@ -51,12 +55,14 @@ class InlineBackground:
 
     def __init__(self) -> None:
         self._finished: deque[_Finish] = deque()
+        self.finished = 0
 
     def run(
         self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
         """Do `work` now."""
         self._finished.append(_outcome(work, done, failed))
+        self.finished += 1
 
     def fileno(self) -> int:
         """No descriptor."""
@@ -88,6 +94,7 @@ class ThreadBackground:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._idle = threading.Condition()
         self._outstanding = 0
+        self.finished = 0
         self._given = self._heard = 0  # pieces of work, and those whose event was read; of the caller's thread
         self._thread = threading.Thread(target=self._loop, name="qstore-catalogue", daemon=True)
         self._thread.start()
@@ -136,6 +143,7 @@ class ThreadBackground:
     def _loop(self) -> None:
         while (work := self._work.get()) is not None:
             self._finished.append(work())
+            self.finished += 1
             os.eventfd_write(self._event, 1)
             with self._idle:
                 self._outstanding -= 1

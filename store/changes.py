@@ -43,6 +43,7 @@ from store.journal.storage import create_journal, mark_deleted, remove_journal, 
 from store.journal.writer_state import new_state
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
+from store.outage import Outage, advice
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal
 from store.store_directory import StoreDirectory
@@ -86,6 +87,8 @@ class Changes:
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
         self._journals, self._log = journals, log
         self.held = HeldDirectories(environment.disk, log)
+        what = "the journals of queues cannot be made or removed"
+        self._outage = Outage(what, "journals of queues can be made or removed again", log)
 
     # ---- queues ----
 
@@ -109,6 +112,7 @@ class Changes:
             page, bound = self._parameters.page_bytes, self._parameters.write_cache_bytes
             journal = take_up(self._environment, path, info, geometry, new_state(), page=page, bound=bound)
             self._journals[info.queue_id] = journal
+            self._outage.worked()
             self._log(log_lines.journal_created(record.name))
             done(journal, None)
 
@@ -138,6 +142,7 @@ class Changes:
 
         def deleted(_: None) -> None:
             self._journals.pop(journal.queue_id, None)
+            self._outage.worked()
             journal.delete()
             self._flusher.forget(journal)
             done(None, None)
@@ -206,6 +211,9 @@ class Changes:
         done: Callable[[None, Exception], None],
     ) -> None:
         def failed(error: Exception) -> None:
+            if isinstance(error, OSError):
+                where = f"{error.filename}: " if error.filename else ""
+                self._outage.failed(f"{where}{error.strerror or error}", advice(error))
             done(None, _told(what, error))
 
         self._background.run(work, made, failed)

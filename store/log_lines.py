@@ -17,6 +17,7 @@ the documents' own wherever they have them, since people search logs, and script
     no store of a cluster is clean          critical  003, section on clusters (D-7)
     an enqueue is over the threshold        warning   formats page, section 3.6
     a journal is full                       critical  formats page, section 3.6
+    a journal has failed                    critical  own
     MST-1001 to MST-1006                    notice    004, operational logging (inventory 004a, section 7.2)
 
 The last are what the Java broker's stores say of themselves, in this order; the option `mst-log` turns them on:
@@ -191,6 +192,12 @@ def threshold_exceeded(queue: str) -> LogLine:
 def journal_full(queue: str) -> LogLine:
     """A record found no room, `RHM_IORES_FULL`; the client's error has the same text."""
     return LogLine(Level.CRITICAL, f'Journal full on queue "{printable(queue)}".')
+
+
+def journal_failed(failure: str) -> LogLine:
+    """A journal's disk has failed. `failure` is what clients are told: which queue, what happened, what follows."""
+    advice = "see the kernel's log, put the disk right, and start the broker again: all that was acknowledged is kept"
+    return LogLine(Level.CRITICAL, f"{failure}; {advice}")
 
 
 # ---- the Java broker's operational messages ----

@@ -36,8 +36,9 @@ from store.delivered import read_delivered, remove_delivered, write_delivered
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
 from store.flusher import Flusher
-from store.key_value import CatalogueError, KeyValue
+from store.key_value import CatalogueError
 from store.log_lines import Level, LogLine
+from store.outage import WatchedKeyValue
 from store.parameters import StoreParameters
 from store.queue_journal import Done, QueueJournal
 from store.rids import RecordIds
@@ -94,7 +95,6 @@ class MessageStore:
         self._opened = contextlib.ExitStack()
         self._opened.callback(self.directory.lock().release)
         self._poller: select.epoll | None = None
-        self._driver_descriptor = -1
         try:
             self._open()
         except BaseException as error:
@@ -144,7 +144,7 @@ class MessageStore:
         )
 
     def _open_catalogue(self) -> Catalogue:
-        key_value: KeyValue = self._environment.open_key_value(self.directory.catalogue, create=False)
+        key_value = WatchedKeyValue(self._environment.open_key_value(self.directory.catalogue, create=False), self._log)
         self._opened.callback(key_value.close)
         catalogue = Catalogue(key_value)
         meta = catalogue.meta()
@@ -166,7 +166,8 @@ class MessageStore:
         remove_delivered(self._environment.disk, self.directory)
         self._background = self._environment.make_background()
         self._opened.callback(self._background.close)
-        self._flusher = Flusher(self._environment.make_driver(self.parameters.sync))
+        self._flusher = Flusher(self._environment.make_driver(self.parameters.sync), self._log)
+        self._flusher.moved = self._driver_moved
         self._opened.callback(self._flusher.close)
         self._ids = self._record_ids(started, catalogue)
         self.append = Appender(self._ids, self._flusher, self._log)
@@ -266,14 +267,11 @@ class MessageStore:
         self._flusher.collect(timeout)
         self._background.collect()
         self._flusher.start()
-        if self.failure is not None:
-            self._stop_polling()
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has something to do; -1 where there never is one."""
         if self._poller is None:
-            self._driver_descriptor = self._flusher.fileno()
-            descriptors = [each for each in (self._driver_descriptor, self._background.fileno()) if each >= 0]
+            descriptors = [each for each in (self._flusher.fileno(), self._background.fileno()) if each >= 0]
             if not descriptors:
                 return -1
             self._poller = select.epoll()
@@ -282,16 +280,30 @@ class MessageStore:
                 self._poller.register(descriptor, select.EPOLLIN)
         return self._poller.fileno()
 
-    def _stop_polling(self) -> None:
-        """The driver is dead, and its descriptor readable for ever: whoever polls need not know any more."""
-        if self._poller is not None and self._driver_descriptor >= 0:
-            self._poller.unregister(self._driver_descriptor)
-            self._driver_descriptor = -1
+    def _driver_moved(self, old: int, new: int) -> None:
+        """Another driver, or none, has taken the place of one that is dead: its descriptor is readable for ever."""
+        if self._poller is not None and old >= 0:
+            self._poller.unregister(old)
+            if new >= 0:
+                self._poller.register(new, select.EPOLLIN)
 
     @property
     def failure(self) -> Exception | None:
         """Why nothing is synced any more; None if it is. Single journals may have failed all the same."""
         return self._flusher.failure
+
+    def look(self) -> None:
+        """See that the disk is not waited for in vain, and log it. To be called about every second."""
+        self._flusher.look()
+
+    def will_close(self) -> None:
+        """From now on nothing is waited for without a bound. May be called by any thread; `close` does it too."""
+        self._flusher.supervision.is_closing = True
+
+    @property
+    def progress(self) -> int:
+        """How often the disk has done something. May be asked for by any thread."""
+        return self._flusher.synced + self._background.finished
 
     # ---- closing ----
 
@@ -304,6 +316,7 @@ class MessageStore:
         Returns:
             Whether the store is marked clean. It is not if a journal has failed.
         """
+        self.will_close()
         try:
             self._snapshots.close()
             self._finish()
@@ -338,8 +351,11 @@ class MessageStore:
         sealed = [journal.writer.seal() for journal in everything]
         self._flusher.drain(everything)
         failed = [journal for journal in everything if journal.writer.failure is not None]
-        for journal in failed:
-            self._log(LogLine(Level.CRITICAL, f"the store is not closed cleanly: {journal.writer.failure}"))
+        if failed:
+            what = (
+                f"{len(failed)} of {len(everything)} journals have failed, the first because {failed[0].writer.failure}"
+            )
+            self._log(LogLine(Level.CRITICAL, f"the store is not closed cleanly: {what}"))
         return all(sealed) and not failed
 
     def __enter__(self) -> MessageStore:

@@ -14,7 +14,7 @@ from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.records import decode_record
 from store.journal.space import SIZE_BITS, SIZE_MASK
-from store.journal.step import JournalError
+from store.journal.step import JournalError, Step
 from store.journal.storage import JournalStorage
 from store.journal.version_2_writer import Version2Writer
 from store.writable_disk import WritableFile
@@ -71,6 +71,7 @@ class QueueJournal:
     """
 
     __slots__ = (
+        "_step",
         "_waiting",
         "aborts",
         "base_name",
@@ -113,6 +114,7 @@ class QueueJournal:
         self.refused_at = -1
         self.is_deleted = False
         self._waiting: deque[tuple[int, Barrier]] = deque()
+        self._step: Step | None = None  # the last one, which may be under way
 
     # ---- management ----
 
@@ -172,14 +174,33 @@ class QueueJournal:
         step = None if self.is_deleted else self.writer.next_flush()
         if step is None:
             return ()
+        self._step = step
         try:
             return self.storage.write(step)
         except OSError as error:
             self.writer.failed(error)
             return ()
 
+    def begin_again(self) -> Sequence[WritableFile]:
+        """Write the step that is under way once more, to files that are opened anew: nobody knows what became of it.
+
+        Returns:
+            The files that are to be synced; none if the queue is gone, or the step cannot be written.
+        """
+        assert self._step is not None
+        if self.is_deleted:
+            self.finish(None)
+            return ()
+        try:
+            self.storage.reopen(self._step)
+            return self.storage.write(self._step)
+        except OSError as error:
+            self.writer.failed(error)
+            return ()
+
     def finish(self, error: OSError | None) -> None:
         """The files are synced, or not."""
+        self._step = None
         if error is not None:
             self.writer.failed(error)
         else:

@@ -113,6 +113,13 @@ class JournalStorage:
             self.file(number).write(offset, content)
         return [self.file(number) for number in step.files]
 
+    def reopen(self, step: Step) -> None:
+        """Have the files of a step opened anew when they are used next: as other open file descriptions."""
+        for number in step.files:
+            file = self._open.pop(number, None)
+            if file is not None:
+                file.close()
+
     def read(self, block: int, size: int) -> bytes:
         """`size` bytes from a block of the endless stream on. Raises OSError."""
         parts = []

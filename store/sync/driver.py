@@ -5,7 +5,8 @@ files writes, submits the files under a ticket, goes on with other work, and get
 synced. Tickets come back in any order, each once. A file may be closed only after its tickets came back.
 
 A sync that failed is the ticket's error, and the driver goes on with the others. A driver that cannot go on is dead:
-from then on every call but `close` raises, and `fileno` stays readable, so that an event loop notices.
+from then on `submit` and `completed` raise, and `fileno` stays readable, so that an event loop notices. Then a
+successor takes its place (`supervision`); of what was outstanding nothing may be believed (`Flusher`).
 
 A driver belongs to one thread: the one that submits also collects.
 """
@@ -24,7 +25,7 @@ Completion = tuple[int, OSError | None]
 
 
 class SyncDriverError(Exception):
-    """The driver is dead: what was submitted and has not come back may or may not be durable."""
+    """The driver is dead: what was submitted and has not come back may or may not be durable. The text says how."""
 
 
 class SyncDriver(Protocol):
@@ -51,8 +52,32 @@ class SyncDriver(Protocol):
             SyncDriverError: the driver is dead. Completions that came before its death are given first.
         """
 
+    def describe(self) -> str:
+        """Who waits for the disk, and in which state, for the log: `sync helper process 4711 (stopped)`."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it does not run at all, because somebody stopped it (SIGSTOP): waiting for it is no use."""
+
+    def kill(self, reason: str) -> None:
+        """Give up on it: it is dead from now on. Waits for nothing but, for a moment, the end of a process.
+
+        Args:
+            reason: what its errors say from now on.
+        """
+
+    def successor(self) -> SyncDriver:
+        """A new driver of the same kind, to take the place of this one, which is dead.
+
+        Raises:
+            SyncDriverError: none can be started.
+        """
+
     def close(self) -> None:
-        """Let everything go. Tickets that are outstanding do not come back. Twice is allowed."""
+        """Let everything go. Tickets that are outstanding do not come back. Twice is allowed.
+
+        It waits, for a bounded time, for what is at a sync; not at all for a driver that is dead.
+        """
 
 
 def sync_all(files: Sequence[WritableFile]) -> OSError | None:

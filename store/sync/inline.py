@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from store.sync.driver import Completion, SyncDriverError, sync_all
@@ -32,6 +33,23 @@ class InlineSync:
         del timeout
         done, self._done = self._done, []
         return done
+
+    def describe(self) -> str:
+        """This process."""
+        return f"process {os.getpid()}"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Never: whoever asks runs."""
+        return False
+
+    def kill(self, reason: str) -> None:
+        """There is nobody to kill: whoever asks is not waiting for the disk."""
+        del reason
+
+    def successor(self) -> InlineSync:
+        """Another one."""
+        return InlineSync()
 
     def close(self) -> None:
         """Take no more."""

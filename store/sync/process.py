@@ -11,7 +11,8 @@ many in large requests, which the helper may write by `syncfs`. So a crowd of di
 a timer. Sending never waits: what the socket does not take gathers too.
 
 **How it ends.** The helper lives as long as the socket: it ends by itself when this process closes it, or dies. When
-the helper dies, or says what makes no sense, the socket is at its end, `fileno` is readable, and every call raises.
+the helper dies, or says what makes no sense, the socket is at its end, `fileno` is readable, `submit` and `completed`
+raise, and `successor` starts another helper.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from store.sync import helper
@@ -37,7 +39,7 @@ from store.writable_disk import WritableFile
 
 START_SECONDS: Final = 10.0
 """How long a helper may take to say that it is there; it takes about 20 ms."""
-CLOSE_SECONDS: Final = 30.0
+CLOSE_SECONDS: Final = 5.0
 """How long `close` waits for a helper that is at a sync, before it is killed."""
 DEATH_SECONDS: Final = 1.0
 """How long a helper whose socket is at its end may take to end too, before it is killed."""
@@ -49,6 +51,8 @@ _MAX_FILES_SENT: Final = 2 * helper.MAX_FILES
 _HANDLED_BY_PARENT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask this process to end, and that may reach the helper too: it must outlive what is still written."""
 _MAX_ANSWER: Final = helper.MAX_FILES * helper.ANSWER.size
+_STATES: Final = (("T", " (stopped)"), ("t", " (being traced)"), ("D", " (waiting for the disk)"))
+"""States of a thread (proc_pid_stat(5)) that explain why nothing is synced, the first that applies."""
 _FOR_NOW: Final = (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
 """The socket is full, or the system has too much under way: when an answer came it is tried again."""
 
@@ -125,18 +129,42 @@ class HelperProcessSync:
                 return done
             self._poll.poll(None if left is None else left * 1000)
 
+    def describe(self) -> str:
+        """The helper's process id and what it is doing, as far as that is of interest."""
+        states = _thread_states(self.pid)
+        doing = next((text for state, text in _STATES if state in states), "")
+        return f"sync helper process {self.pid}{doing}"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the helper was sent SIGSTOP."""
+        return "T" in _thread_states(self.pid)
+
+    def kill(self, reason: str) -> None:
+        """Kill the helper."""
+        if self._death is None:
+            self._process.kill()
+            self._die(reason)
+
+    def successor(self) -> HelperProcessSync:
+        """Another helper."""
+        return HelperProcessSync()
+
     def close(self) -> None:
-        """End the helper, when it is done with the syncs that it is at."""
+        """End the helper, when it is done with the syncs that it is at. One that is stopped or dead is killed."""
         if self._connection.fileno() < 0:
             return
+        patience = CLOSE_SECONDS if self._death is None and not self.is_stopped else 0.0
         self._connection.close()
         self._death = "the sync driver is closed: nothing can be synced"
         self._jobs.clear()
         self._waiting.clear()
         try:
-            self._process.wait(CLOSE_SECONDS)
+            self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel holds ends when the disk answers
+                self._process.wait(DEATH_SECONDS)
 
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", helper.__file__, str(theirs.fileno())]
@@ -182,10 +210,7 @@ class HelperProcessSync:
         except subprocess.TimeoutExpired:
             self._process.kill()
             ended = "it was still running, and is killed"
-        self._death = (
-            f"sync helper process {self._process.pid} {what} ({ended}): "
-            "what waited for its sync may not be on disk; close the store and open it again"
-        )
+        self._death = f"sync helper process {self._process.pid} {what} ({ended})"
 
     def _send_waiting(self) -> None:
         """Send what waits, as far as the helper has threads for it and the socket takes it."""
@@ -258,6 +283,15 @@ class HelperProcessSync:
 
 def _descriptor(file: WritableFile | None) -> int:
     return -1 if file is None else file.fileno()
+
+
+def _thread_states(pid: int) -> set[str]:
+    """The states of a process's threads, one letter each; none if it is gone."""
+    states: set[str] = set()
+    with contextlib.suppress(OSError):  # they may end while they are looked at
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 def _ended(status: int) -> str:

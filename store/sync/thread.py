@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 import threading
+import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -22,6 +23,8 @@ from store.writable_disk import WritableFile
 
 THREADS: Final = 16
 """How many tickets are synced at once; threads are started as tickets need them."""
+CLOSE_SECONDS: Final = 5.0
+"""How long `close` waits for threads that are at a sync; then they are left to it."""
 
 _Job = tuple[int, Sequence[WritableFile]]
 
@@ -68,8 +71,25 @@ class ThreadSync:
             self._check()
         return done
 
+    def describe(self) -> str:
+        """The threads, by how many they are."""
+        return f"the {len(self._threads)} sync threads of process {os.getpid()}"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Never: whoever asks is of the same process."""
+        return False
+
+    def kill(self, reason: str) -> None:
+        """Leave the threads alone with what they are at: a thread cannot be killed."""
+        self._die(f"{self.describe()}: {reason}")
+
+    def successor(self) -> ThreadSync:
+        """One with new threads."""
+        return ThreadSync()
+
     def close(self) -> None:
-        """End the threads, each after the ticket that it is at."""
+        """End the threads, each after the ticket that it is at, and wait for them unless the driver is dead."""
         if self._closed:
             return
         self._closed = True
@@ -78,9 +98,12 @@ class ThreadSync:
                 self._jobs.get_nowait()
         for _ in self._threads:
             self._jobs.put(None)
+        end = time.monotonic() + (CLOSE_SECONDS if self._death is None else 0.0)
         for thread in self._threads:
-            thread.join()
-        os.close(self._ready)
+            thread.join(max(0.0, end - time.monotonic()))
+        with self._lock:  # a thread that is still at a sync finds it closed, and not another file of that number
+            os.close(self._ready)
+            self._ready = -1
 
     def _check(self) -> None:
         if self._closed:
@@ -105,15 +128,16 @@ class ThreadSync:
             try:
                 error = sync_all(files)
             except BaseException as fault:  # Whatever it is, the ticket would never come back: say so.
-                self._die(f"a sync thread ended with {fault!r}: close the store and open it again")
+                self._die(f"a sync thread ended with {fault!r}")
                 return
             with self._lock:
                 self._done.append((ticket, error))
-                if len(self._done) == 1 and self._death is None:
+                if len(self._done) == 1 and self._death is None and self._ready >= 0:
                     os.eventfd_write(self._ready, 1)
 
     def _die(self, reason: str) -> None:
         with self._lock:
             if self._death is None:
                 self._death = reason
-                os.eventfd_write(self._ready, 1)
+                if self._ready >= 0:
+                    os.eventfd_write(self._ready, 1)
