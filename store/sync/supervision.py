@@ -36,6 +36,8 @@ _PAUSE_SECONDS: Final = 0.1
 """Between attempts: the system may have been out of processes or memory for a moment."""
 SLOW_SECONDS: Final = 5.0
 """So long without anything synced is told; then again after twice the time, and so on."""
+_REGULAR_SECONDS: Final = 3.0
+"""Looks that are further apart are no regular ones: nobody knows what came in between."""
 PATIENCE_SECONDS: Final = 10.0
 """So long is waited for a driver that is stopped, or while the store is being closed."""
 
@@ -80,9 +82,8 @@ class Supervision:
         text = f"{death}; {_journals(journals)} waited for it"
         try:
             self._check_deaths()
-            self._log(
-                LogLine(Level.CRITICAL, f"{text}: another is started, and all of that is written and synced again")
-            )
+            again = ", and what waited is written and synced again" if journals else ""
+            self._log(LogLine(Level.CRITICAL, f"{text}: another is started{again}"))
             successor = self._start(dead)
         except SyncDriverError as error:
             why = f"{text}; {error}: nothing can be synced any more"
@@ -126,7 +127,7 @@ class Supervision:
             synced: how many tickets have come back from all drivers so far.
         """
         now = self._clock()
-        was_looked_at = now - self._looked < SLOW_SECONDS  # else nobody knows since when
+        was_looked_at = now - self._looked < _REGULAR_SECONDS  # else nobody knows since when
         self._looked = now
         if not journals or synced != self._synced or not was_looked_at:
             if self._next_line > SLOW_SECONDS:
@@ -136,15 +137,14 @@ class Supervision:
         waited = now - self._since
         if waited >= self._next_line:
             self._next_line *= 2
-            what = (
-                f"{_journals(journals)} wait for {driver.describe()}, which has synced nothing for {waited:.0f} seconds"
-            )
-            closing = ", and hold up the end" if self.is_closing else ""
-            self._log(LogLine(Level.WARNING, f"{what}{closing}: see whether the disk is slow"))
+            closing = "closing the store: " if self.is_closing else ""
+            what = f"{closing}waiting for {driver.describe()} to sync {_journals(journals)}"
+            text = f"{what}; it has synced nothing for {waited:.0f} seconds: see whether the disk is slow"
+            self._log(LogLine(Level.WARNING, text))
         if waited >= PATIENCE_SECONDS and (self.is_closing or driver.is_stopped):
-            self._synced = -1  # the next one has its own time
+            self._synced, self._next_line = -1, SLOW_SECONDS  # the next one has its own time
             driver.kill(f"has synced nothing for {waited:.0f} seconds")
 
 
 def _journals(count: int) -> str:
-    return f"{count} journal{'' if count == 1 else 's'}"
+    return f"{count or 'no'} journal{'' if count == 1 else 's'}"

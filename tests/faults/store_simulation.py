@@ -20,7 +20,7 @@ from store.environment import Environment
 from store.journal.enqueue_map import LIVE
 from store.message_store import MessageStore
 from store.parameters import StoreParameters
-from store.sync.driver import Completion, SyncDriver
+from store.sync.driver import Completion, SyncDriver, SyncDriverError
 from store.sync.inline import InlineSync
 from store.writable_disk import WritableFile
 from tests.faults.simulated_disk import SimulatedDisk
@@ -88,6 +88,23 @@ class SlowSync:
                     first = first or error
             done.append((ticket, first))
         return done
+
+    def describe(self) -> str:
+        """It is simulated."""
+        return "the simulated sync driver"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Never."""
+        return False
+
+    def kill(self, reason: str) -> None:
+        """Nobody does it here."""
+        raise AssertionError(reason)
+
+    def successor(self) -> SyncDriver:
+        """None: those that die here say themselves who comes next."""
+        raise SyncDriverError("there is no other")
 
     def close(self) -> None:
         """What is under way does not come back."""

@@ -15,6 +15,7 @@ import pytest
 
 from formats.rhm.geometry import Geometry
 from store.errors import StoreError
+from store.sync import supervision
 from store.sync.driver import Completion, SyncDriver, SyncDriverError
 from store.transactions import Dequeue
 from store.writable_disk import WritableFile
@@ -128,6 +129,58 @@ def test_a_driver_that_dies_is_told_to_everybody(seed: int) -> None:
         model = life.model
     disk.crash(power_loss=rng.random() < 0.5)
     StoreLife(disk, model, rng).close()
+
+
+class LosingSync(DyingSync):
+    """Dies as well, and takes with it that some of its syncs have failed; the next one lives a while, too.
+
+    What has failed is gone from the disk's memory, and whoever syncs the same files again is told that all is well.
+    """
+
+    def __init__(self, rng: random.Random, disk: SimulatedDisk) -> None:
+        super().__init__(rng, rng.randrange(1, 60))
+        self._disk = disk
+
+    def _live(self) -> None:
+        try:
+            super()._live()
+        except SyncDriverError:
+            for _, files in self._under_way:
+                for file, token in files:
+                    if self._rng.random() < 0.5:
+                        self._disk.fail_at[self._disk.calls] = errno.EIO
+                        with contextlib.suppress(OSError):
+                            file.finish_sync(token)  # type: ignore[attr-defined]
+            self._under_way.clear()
+            raise
+
+    def successor(self) -> SyncDriver:
+        """Another one."""
+        return LosingSync(self._rng, self._disk)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_driver_that_dies_with_what_it_knows_loses_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_AT_ONCE_SECONDS", 0.0)
+    rng = random.Random(seed)
+    disk = SimulatedDisk(seed)
+    model = Model()
+    for _ in range(3):
+        made: list[LosingSync] = []
+
+        def driver(made: list[LosingSync] = made) -> SyncDriver:
+            made.append(LosingSync(rng, disk))
+            return made[0]
+
+        life = StoreLife(disk, model, rng, driver=driver, must_be_clean=model.is_closed)
+        life.work(80)
+        life.quiesce()
+        assert life.store.failure is None
+        if rng.random() < 0.3:
+            life.close()
+        model = life.model
+        disk.crash(power_loss=rng.random() < 0.7)
+    StoreLife(disk, model, rng, must_be_clean=model.is_closed).close()
 
 
 # ---- one by one ----

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from formats.rhm.geometry import Geometry
+from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from store.environment import tool_environment
 from store.flusher import Flusher
 from store.journal.gathering import data_crc
+from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalFailedError
-from store.journal.storage import create_journal
+from store.journal.storage import JournalStorage, create_journal
 from store.journal.writer_state import new_state
+from store.log_lines import Level, LogLine
 from store.queue_journal import QueueJournal
-from store.sync import Completion, InlineSync, SyncDriverError
+from store.sync import Completion, InlineSync, SyncDriver, SyncDriverError, supervision
 from store.taking_up import journal_info, take_up
-from store.writable_disk import WritableFile
+from store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
 
 GEOMETRY = Geometry.from_pages(4, 1)
 PAGE = 4096
@@ -37,7 +41,9 @@ class ManualDriver:
         self.done: list[Completion] = []
         self.submitted = 0
         self.death: str | None = None
+        self.successors: list[SyncDriver] = []
         self.is_closed = False
+        self.is_stopped = False
         self.when_waited_for: Callable[[], None] = lambda: None
 
     def submit(self, ticket: int, files: Sequence[WritableFile]) -> None:
@@ -50,12 +56,23 @@ class ManualDriver:
         return 999  # a descriptor that nobody reads: as if there were another process
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
-        if timeout is None:
+        if timeout != 0.0:
             self.when_waited_for()
         done, self.done = self.done, []
         if not done:
             self._check()
         return done
+
+    def describe(self) -> str:
+        return "the driver"
+
+    def kill(self, reason: str) -> None:
+        self.death = reason
+
+    def successor(self) -> SyncDriver:
+        if not self.successors:
+            raise SyncDriverError("there is no other")
+        return self.successors.pop(0)
 
     def close(self) -> None:
         self.is_closed = True
@@ -77,8 +94,14 @@ def driver() -> ManualDriver:
 
 
 @pytest.fixture
-def flusher(driver: ManualDriver) -> Flusher:
-    return Flusher(driver)
+def lines() -> list[LogLine]:
+    """What is logged."""
+    return []
+
+
+@pytest.fixture
+def flusher(driver: ManualDriver, lines: list[LogLine]) -> Flusher:
+    return Flusher(driver, lines.append)
 
 
 @pytest.fixture
@@ -242,7 +265,9 @@ def test_a_write_that_fails(
 
 
 @pytest.mark.parametrize("dies", ["before", "while"])
-def test_a_driver_that_dies(flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], dies: str) -> None:
+def test_a_driver_that_dies_without_a_successor(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], lines: list[LogLine], dies: str
+) -> None:
     called: list[Exception | None] = []
     for rid, journal in enumerate(journals, 1):
         append(flusher, journal, rid)
@@ -255,9 +280,182 @@ def test_a_driver_that_dies(flusher: Flusher, driver: ManualDriver, journals: li
     flusher.collect()
     assert [type(error) for error in called] == [JournalFailedError] * 3
     assert all("it is dead" in str(error) for error in called)
-    assert str(flusher.failure) == "it is dead"
+    assert "it is dead" in str(flusher.failure)
+    assert flusher.fileno() == -1
     flusher.drain(journals)
     assert flusher.is_idle
+    assert [line.level for line in lines] == [Level.CRITICAL, Level.CRITICAL]  # it is dead; and there is no other
+    assert "nothing can be synced any more" in lines[1].text
+
+
+def is_on_disk(journal: QueueJournal, rid: int) -> bool:
+    """Whether a record can be read by whoever opens the journal's files now."""
+    packed = journal.writer.live[rid]
+    place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
+    storage = JournalStorage(OsWritableDisk(), journal.directory, journal.base_name, journal.geometry)
+    try:
+        return DATA in storage.read(place, blocks * BLOCK_SIZE)
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_dead_driver_was_at_is_written_and_synced_again(
+    flusher: Flusher,
+    driver: ManualDriver,
+    journals: list[QueueJournal],
+    lines: list[LogLine],
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    """The dead one may have been told of an error, whose pages the kernel has dropped: a sync alone proves nothing."""
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    chosen, called, moved = dict(enumerate(journals[:count], 4)), list[Exception | None](), list[tuple[int, int]]()
+    flusher.moved = lambda old, new: moved.append((old, new))
+    with monkeypatch.context() as patch:
+        patch.setattr(OsWritableFile, "write", lambda file, offset, content: None)
+        for rid, journal in chosen.items():
+            append(flusher, journal, rid)
+            flusher.when_synced((journal,), called.append)
+        flusher.start()
+    assert not any(is_on_disk(journal, rid) for rid, journal in chosen.items())
+    again = ManualDriver()
+    driver.successors.append(again)
+    driver.death = "it is dead"
+    flusher.collect()
+    assert (called, moved, driver.is_closed) == ([], [(999, 999)], True)
+    assert len(again.waiting) == count
+    before = {id(file) for files in driver.waiting.values() for file in files}
+    assert before.isdisjoint(id(file) for files in again.waiting.values() for file in files)
+    again.let_go()
+    flusher.collect()
+    assert called == [None] * count
+    assert all(is_on_disk(journal, rid) for rid, journal in chosen.items())
+    assert flusher.failure is None
+    assert flusher.is_idle
+    assert [line.level for line in lines] == [Level.CRITICAL, Level.NOTICE]
+    assert "it is dead" in lines[0].text
+
+
+def test_what_cannot_be_written_again_fails_its_journal_alone(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], lines: list[LogLine]
+) -> None:
+    bad, good = journals[:2]
+    called: list[tuple[str, Exception | None]] = []
+    for rid, journal in enumerate((bad, good), 1):
+        append(flusher, journal, rid)
+        flusher.when_synced((journal,), lambda error, name=journal.name: called.append((name, error)))  # type: ignore[misc]
+    flusher.start()
+    shutil.rmtree(bad.directory)
+    again = ManualDriver()
+    driver.successors.append(again)
+    driver.death = "it is dead"
+    flusher.collect()
+    finish(flusher, again)
+    assert {name: type(error) for name, error in called} == {"queue-1": JournalFailedError, "queue-2": type(None)}
+    assert flusher.failure is None
+    assert sum('queue "queue-1"' in line.text for line in lines) == 1
+
+
+def test_a_queue_that_is_deleted_while_its_driver_dies(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    append(flusher, journal, 2)
+    flusher.start()
+    journal.delete()
+    again = ManualDriver()
+    driver.successors.append(again)
+    driver.death = "it is dead"
+    flusher.collect()
+    assert again.submitted == 0
+    assert flusher.is_idle
+
+
+def test_drivers_that_die_of_what_they_are_given_are_not_tried_for_ever(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, lines: list[LogLine]
+) -> None:
+    called: list[Exception | None] = []
+    every = [driver, *(ManualDriver() for _ in range(50))]
+    for one, after in pairwise(every):
+        one.successors.append(after)
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append)
+    flusher.start()
+    for one in every:
+        one.death = "it is dead"
+    flusher.collect()
+    assert [type(error) for error in called] == [JournalFailedError]
+    assert sum(not one.successors for one in every[:-1]) == supervision.MAX_DEATHS - 1
+    assert f"the {supervision.MAX_DEATHS}th in a row" in lines[-1].text
+
+
+def test_drivers_that_sync_something_before_they_die_are_replaced_each_time(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "_AT_ONCE_SECONDS", 0.0)
+    called: list[Exception | None] = []
+    for rid in range(2, 40):
+        append(flusher, journal, rid)
+        flusher.when_synced((journal,), called.append)
+        flusher.start()
+        again = ManualDriver()
+        driver.successors.append(again)
+        driver.death = "it is dead"
+        flusher.collect()
+        finish(flusher, again)
+        assert called == [None] * (rid - 1)
+        driver = again
+
+
+def test_drivers_that_die_at_rest_one_after_the_other_are_not_tried_for_ever(
+    flusher: Flusher, driver: ManualDriver
+) -> None:
+    for number in range(supervision.MAX_DEATHS_AT_ONCE):
+        assert flusher.failure is None
+        again = ManualDriver()
+        driver.successors.append(again)
+        driver.death = f"death {number}"
+        flusher.collect()
+        driver = again
+    assert f"the {supervision.MAX_DEATHS_AT_ONCE}th within" in str(flusher.failure)
+
+
+def test_a_driver_without_a_successor_has_several_attempts(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, attempts = ManualDriver(), list[int]()
+
+    def successor() -> SyncDriver:
+        attempts.append(len(attempts))
+        if len(attempts) < supervision.START_ATTEMPTS:
+            raise SyncDriverError("too many processes")
+        return again
+
+    monkeypatch.setattr(driver, "successor", successor)
+    append(flusher, journal, 2)
+    flusher.start()
+    driver.death = "it is dead"
+    flusher.collect()
+    assert flusher.failure is None
+    assert again.submitted == 1
+
+
+def test_a_journal_that_fails_is_logged_once(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, lines: list[LogLine]
+) -> None:
+    append(flusher, journal, 2)
+    flusher.start()
+    driver.let_go(error=FULL)
+    flusher.collect()
+    flusher.when_synced((journal,), lambda error: None)
+    flusher.collect()
+    flusher.drain((journal,))
+    (line,) = lines
+    assert line.level == Level.CRITICAL
+    assert 'queue "queue-1": a write or sync of somewhere failed: Input/output error' in line.text
+    assert "start the broker again" in line.text
 
 
 def test_those_who_are_called_may_append_and_flush_and_collect(
@@ -353,7 +551,7 @@ def test_a_caller_who_is_idle_waits_for_one_journal_itself(
 
 
 def test_with_the_inline_driver_starting_is_enough(journals: list[QueueJournal]) -> None:
-    flusher = Flusher(InlineSync())
+    flusher = Flusher(InlineSync(), print)
     called: list[Exception | None] = []
     for rid in range(1, 400):  # laps
         append(flusher, journals[0], rid)

@@ -9,6 +9,8 @@ import select
 import shutil
 import signal
 import stat
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +27,10 @@ from store.journal.step import JournalFailedError, JournalFullError
 from store.log_lines import Level
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal
+from store.sync import HelperProcessSync, supervision
 from store.transactions import Dequeue
 from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
-from tests.system.processes import children_of
+from tests.system.processes import children_of, is_running
 
 # ---- start and end ----
 
@@ -276,27 +279,145 @@ def test_an_event_loop_that_has_nothing_to_do_sleeps(path: Path) -> None:
     opened.store.close()
 
 
-def test_a_helper_that_dies_at_rest_is_noticed(path: Path) -> None:
-    """Nothing is under way, so nobody is told; but the store knows it, and the event loop is not kept busy by it."""
+def open_with_helper(path: Path) -> tuple[OpenedStore, QueueJournal, int]:
+    """A store with a queue, and its helper's process id."""
     children = set(children_of(os.getpid()))
-    opened, calls = OpenedStore(system_environment(), path, replace(PARAMETERS, sync="process")), Calls()
+    opened = OpenedStore(system_environment(), path, replace(PARAMETERS, sync="process"))
     journal = opened.make_queue("orders")
     opened.flush(journal)
     (helper,) = set(children_of(os.getpid())) - children
+    return opened, journal, helper
+
+
+def is_waking(opened: OpenedStore, seconds: float = 0.0) -> bool:
+    """Whether the store's descriptor is readable."""
+    return bool(select.select([opened.store.fileno()], [], [], seconds)[0])
+
+
+def test_a_helper_that_dies_at_rest_is_replaced(path: Path) -> None:
+    opened, journal, helper = open_with_helper(path)
     os.kill(helper, signal.SIGKILL)
-    assert select.select([opened.store.fileno()], [], [], PATIENCE_SECONDS)[0]
+    assert is_waking(opened, PATIENCE_SECONDS)
     opened.store.collect()
-    assert "killed by signal 9" in str(opened.store.failure)
-    assert not select.select([opened.store.fileno()], [], [], 0.0)[0]
+    assert opened.store.failure is None
+    assert not is_waking(opened)
+    (line,) = [line for line in opened.lines if line.level == Level.CRITICAL]
+    assert f"sync helper process {helper} ended (killed by signal 9)" in line.text
+    opened.enqueue(journal, b"message")
+    opened.flush(journal)
+    opened.make_queue("another")
+    assert opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.store.was_clean
+    assert opened.store.close()
+
+
+def test_a_helper_that_dies_at_work_is_replaced_wherever_that_is_noticed(path: Path) -> None:
+    """While somebody waits for the descriptor, for room, or for the store to be closed."""
+    opened, journal, helper = open_with_helper(path)
+    children = set(children_of(os.getpid())) - {helper}
+    messages = [b"%d" % number for number in range(12)]
+    for number, message in enumerate(messages):
+        (helper,) = set(children_of(os.getpid())) - children
+        os.kill(helper, signal.SIGSTOP)
+        opened.enqueue(journal, message)
+        calls = Calls()
+        opened.store.flush((journal,), calls)
+        os.kill(helper, signal.SIGKILL)
+        if number % 3 == 0:
+            opened.wait(calls)
+            assert calls == [None]
+        elif number % 3 == 1:
+            opened.store._flusher.drain((journal,))
+    assert opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.recovered_data()["orders"] == messages
+    assert opened.store.close()
+
+
+def test_when_there_is_no_other_helper_the_store_has_failed_and_changes_go_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, journal, helper = open_with_helper(path)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    os.kill(helper, signal.SIGKILL)
+    assert is_waking(opened, PATIENCE_SECONDS)
+    opened.store.collect()
+    assert "/nowhere/python: no sync helper can be started" in str(opened.store.failure)
+    assert "/nowhere/python" in opened.lines[-1].text
+    assert opened.lines[-1].level == Level.CRITICAL
+    calls = Calls()
     opened.enqueue(journal, b"message")
     opened.store.flush((journal,), calls)
-    opened.store.collect()
+    opened.wait(calls)
     assert isinstance(calls[0], JournalFailedError)
-    assert not select.select([opened.store.fileno()], [], [], 0.0)[0]
+    opened.make_queue("another")
+    assert not is_waking(opened)
     assert not opened.store.close()
-    assert any("the store is not closed cleanly" in text for text in opened.texts)
+    assert sum("the store is not closed cleanly" in text for text in opened.texts) == 1
     opened = OpenedStore(tool_environment(), path)
     assert not opened.store.was_clean
+    assert opened.store.close()
+
+
+@pytest.mark.parametrize("is_dirty", [True, False])
+def test_a_helper_that_is_stopped_does_not_hold_up_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_dirty: bool
+) -> None:
+    monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(supervision, "SLOW_SECONDS", 0.5)
+    opened, journal, helper = open_with_helper(path)
+    os.kill(helper, signal.SIGSTOP)
+    if is_dirty:
+        opened.enqueue(journal, b"message")
+    assert opened.store.close()
+    assert any(f"{helper} (stopped)" in text for text in opened.texts)
+    assert not is_running(helper)
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.store.was_clean
+    assert opened.recovered_data()["orders"] == [b"message"] * is_dirty
+    assert opened.store.close()
+
+
+def test_helpers_that_are_all_stopped_do_not_hold_up_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is killed, and its successor, which does nothing either; what was not synced is not called clean."""
+    monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 0.6)
+    opened, journal, helper = open_with_helper(path)
+    os.kill(helper, signal.SIGSTOP)
+    successor = HelperProcessSync.successor
+
+    def stopped(driver: HelperProcessSync) -> HelperProcessSync:
+        made = successor(driver)
+        os.kill(made.pid, signal.SIGSTOP)
+        return made
+
+    monkeypatch.setattr(HelperProcessSync, "successor", stopped)
+    calls = Calls()
+    opened.enqueue(journal, b"message")
+    opened.store.flush((journal,), calls)
+    assert not opened.store.close()
+    assert isinstance(calls[0], JournalFailedError)
+    opened = OpenedStore(tool_environment(), path)
+    assert not opened.store.was_clean
+    assert opened.store.close()
+
+
+def test_a_helper_that_is_stopped_while_the_store_is_used_is_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 0.3)
+    opened, journal, helper = open_with_helper(path)
+    os.kill(helper, signal.SIGSTOP)
+    calls = Calls()
+    opened.enqueue(journal, b"message")
+    opened.store.flush((journal,), calls)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not calls and time.monotonic() < end:
+        opened.store.look()
+        opened.store.collect()
+        time.sleep(0.01)
+    assert calls == [None]
+    assert not is_running(helper)
     assert opened.store.close()
 
 

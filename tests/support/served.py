@@ -23,7 +23,7 @@ from broker.settings import BrokerSettings
 from store.environment import system_environment
 from store.module import PluggedStore
 from store.parameters import StoreParameters
-from store.sync.driver import Completion, sync_all
+from store.sync.driver import Completion, SyncDriver, SyncDriverError, sync_all
 from store.writable_disk import WritableFile
 from tests.support.raw_connection import RawConnection
 from tests.system.processes import PATIENCE_SECONDS
@@ -62,6 +62,19 @@ class HeldDriver:
         """The disk works again."""
         self.is_held = False
         self._ring()
+
+    def describe(self) -> str:
+        return "the driver that is held"
+
+    @property
+    def is_stopped(self) -> bool:
+        return False
+
+    def kill(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def successor(self) -> SyncDriver:
+        raise SyncDriverError("there is no other")
 
     def fileno(self) -> int:
         return self._event
