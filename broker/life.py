@@ -135,7 +135,7 @@ class Life:
         try:
             self._reopen_log()
         except LogError as error:
-            _LOG.error("%s; the log goes on in the file that it had", error)
+            _LOG.error("%s; until it can be, lines are lost", error)
         path = self._settings.user_file
         if path is not None and self._settings.auth:
             try:

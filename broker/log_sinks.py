@@ -7,6 +7,7 @@ working.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
 import sys
@@ -126,8 +127,13 @@ class _StreamHandler(_Quiet, logging.StreamHandler[IO[str]]):
 class _FileHandler(_Quiet, logging.handlers.WatchedFileHandler):
     """Writes to a file, and to a new one when that is renamed."""
 
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line. Where a new file is to be opened and cannot be, the line is lost, and the next one tries it."""
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
     def reopen(self) -> None:
-        """Open the file anew, whether it was renamed or not. Raises OSError; then it goes on with the old one."""
+        """Open the file anew, whether it was renamed or not. Raises OSError; then each line tries it again."""
         new = self._open()
         self.acquire()
         try:
@@ -216,7 +222,7 @@ class Logging:
                 logger.addHandler(handler)
 
     def reopen(self) -> None:
-        """Open the log's file anew, if there is one. Raises LogError; then it goes on with the old one."""
+        """Open the log's file anew, if there is one. Raises LogError; then each line tries it again."""
         for handler in self._handlers:
             if isinstance(handler, _FileHandler):
                 try:

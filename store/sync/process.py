@@ -88,7 +88,10 @@ class HelperProcessSync:
         self._max_sent = min(_MAX_FILES_SENT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._next_job = 0
         self._death: str | None = None
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise SyncDriverError(f"no sync helper can be started: {error.strerror}") from error
         with theirs:
             self._process = self._start(theirs)
         self._poll = select.poll()

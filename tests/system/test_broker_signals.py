@@ -1,0 +1,77 @@
+"""Signals: SIGHUP reloads and never ends a broker; SIGTERM and SIGINT end it cleanly, also when they come again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from broker.security.users import Users
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.system.processes import PATIENCE_SECONDS
+
+
+def has_logged(broker: RunningBroker, text: str, log: Path | None = None) -> bool:
+    """Whether the log says so, after a while."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    path = log or broker.log
+    while time.monotonic() < end:
+        if path.exists() and text in path.read_text():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_sighup_reloads_and_the_broker_goes_on(make_broker: BrokerMaker, tmp_path: Path) -> None:
+    users, log = tmp_path / "users", tmp_path / "qpidd.log"
+    Users(str(users)).put("guest", "guest")
+    broker = make_broker("--auth", "yes", "--user-file", str(users), "--log-to-file", str(log)).start()
+    log.rename(tmp_path / "qpidd.log.1")
+    os.kill(broker.pid, signal.SIGHUP)
+    assert has_logged(broker, f"SIGHUP from process {os.getpid()}: reloading")
+    assert has_logged(broker, f"{users}: the user file is sound", log)
+    assert has_logged(broker, "for all other options restart the broker", log)
+    users.write_text("nonsense\n")
+    os.kill(broker.pid, signal.SIGHUP)
+    assert has_logged(broker, f"{users}: line 1: this is not name:scrypt", log)
+    Path(log).unlink()
+    Path(log).mkdir()
+    os.kill(broker.pid, signal.SIGHUP)
+    assert has_logged(broker, "the log cannot be written: Is a directory")
+    assert broker.is_running()
+    assert broker.stop() == 0, broker.log_text()
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGHUP, signal.SIGTERM)])
+def test_an_end_is_clean_whatever_comes_meanwhile(
+    make_broker: BrokerMaker, numbers: tuple[signal.Signals, ...]
+) -> None:
+    broker = make_broker().start()
+    with RawPeer(broker.port) as peer:
+        peer.declare("orders")
+        peer.publish("orders", b"1")
+        peer.sync()
+        for number in numbers:
+            os.kill(broker.pid, number)
+        assert has_logged(broker, "shutting down")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            os.kill(broker.pid, number)
+            time.sleep(0.05)
+        assert broker.stop(signal.SIGINT) == 0, broker.log_text()
+    assert "the broker is shutting down already" in broker.log_text()
+    assert "Shut down" in broker.log_text()
+    assert broker.start().stop() == 0
+
+
+def test_signals_while_a_broker_starts_are_heeded_when_it_has(make_broker: BrokerMaker) -> None:
+    broker = make_broker()
+    broker.start().stop()
+    broker.log.unlink()
+    broker.launch()
+    assert has_logged(broker, "Store module initialized")
+    os.kill(broker.pid, signal.SIGHUP)
+    assert broker.stop() == 0, broker.log_text()
