@@ -23,7 +23,6 @@ to the damage) and a manifest that ends in the middle of a record (later tables 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -57,7 +56,7 @@ class CatalogueError(Exception):
 
 
 class KeyValue(Protocol):
-    """An ordered map from bytes to bytes. Every method but `close` raises CatalogueError when it cannot be done."""
+    """An ordered map from bytes to bytes. Every method raises CatalogueError when it cannot be done."""
 
     @property
     def damage(self) -> tuple[str, ...]:
@@ -180,11 +179,20 @@ class RocksKeyValue:
             raise self._failed(f"make a copy in {directory}", error) from error
 
     def close(self) -> None:
-        """Close the database; remove the private copy where it is one. Closing twice is allowed."""
-        with contextlib.suppress(DbClosedError):
+        """Close the database; remove the private copy where it is one. Closing twice is allowed.
+
+        Raises:
+            CatalogueError: RocksDB could not write what it writes at the end. It is closed, and no batch is lost.
+        """
+        try:
             self._database.close()
-        if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
+        except DbClosedError:
+            pass
+        except Exception as error:
+            raise self._failed("close", error) from error
+        finally:
+            if self._private is not None:
+                shutil.rmtree(self._private, ignore_errors=True)
 
     def _failed(self, deed: str, error: Exception) -> CatalogueError:
         text = _line(error)

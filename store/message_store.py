@@ -317,6 +317,7 @@ class MessageStore:
             Whether the store is marked clean. It is not if a journal has failed.
         """
         self.will_close()
+        is_clean = False
         try:
             self._snapshots.close()
             self._finish()
@@ -330,9 +331,18 @@ class MessageStore:
             self._log(LogLine(Level.CRITICAL, f"the store cannot be closed cleanly: {error}"))
             is_clean = False
         finally:
-            self._opened.close()
+            is_clean = self._let_go() and is_clean
         self._log_mst(log_lines.mst_closed())
         return is_clean
+
+    def _let_go(self) -> bool:
+        """Close everything that is open. Whether that was possible."""
+        try:
+            self._opened.close()
+        except CatalogueError as error:
+            self._log(LogLine(Level.CRITICAL, f"the store is not closed cleanly: {error}"))
+            return False
+        return True
 
     def _finish(self) -> None:
         """Until nothing is under way any more, callbacks of callbacks included."""
@@ -352,9 +362,7 @@ class MessageStore:
         self._flusher.drain(everything)
         failed = [journal for journal in everything if journal.writer.failure is not None]
         if failed:
-            what = (
-                f"{len(failed)} of {len(everything)} journals have failed, the first because {failed[0].writer.failure}"
-            )
+            what = f"{len(failed)} of its {len(everything)} journals failed; the first: {failed[0].writer.failure}"
             self._log(LogLine(Level.CRITICAL, f"the store is not closed cleanly: {what}"))
         return all(sealed) and not failed
 
