@@ -89,7 +89,7 @@ class Life:
         broker = Broker(self._settings, self._store, loop.call_soon)
         broker.recover(restore_message)
         server = Server(broker, self._settings)
-        server.store_failed = ended.set
+        server.store_failed = partial(self._store_failed, ended)
         pid_file: PidFile | None = None
         try:
             ports = await self._listen(server)
@@ -105,6 +105,7 @@ class Life:
                 await server.close()
             finally:
                 self._steps += 1
+                has_failed = self._store is not None and self._store.failure is not None
                 is_clean = broker.close()
                 self._steps += 1
                 if pid_file is not None:
@@ -113,7 +114,12 @@ class Life:
             _LOG.notice("Shut down")
         else:
             _LOG.critical("Shut down, and the store is not closed cleanly: it is recovered when it is opened again")
-        return is_clean
+        return is_clean and not has_failed
+
+    def _store_failed(self, ended: asyncio.Event) -> None:
+        if not ended.is_set():
+            _LOG.critical("The store has failed: shutting down")
+            ended.set()
 
     # ---- signals; the first two are called by any thread ----
 

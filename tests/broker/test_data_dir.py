@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
+from broker.pid_file import PidFile, holder_of
 from tests.broker.holder import kill, start_holder
 
 NOBODY = 65534
@@ -74,3 +76,20 @@ def test_default_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_data_directory(is_daemon=False) == "/home/somebody/.qpidd"
     assert default_data_directory(is_daemon=True) == "/var/lib/qpidd"
     assert lock_path("/a") == "/a/lock"
+
+
+def test_letting_go_on_a_file_system_that_has_become_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is let go all the same, whoever looks sees that, and the caller is told what stays behind."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    held, pid_file = DataDirectory(str(tmp_path)), PidFile(str(tmp_path / "pid"))
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    errors = [held.release(), pid_file.release(remove=True)]
+    assert [(error.errno, error.filename) for error in errors if error] == [
+        (errno.EROFS, str(tmp_path / "lock")),
+        (errno.EROFS, str(tmp_path / "pid")),
+    ]
+    assert [holder_of(str(tmp_path / name)) for name in ("lock", "pid")] == [None, None]

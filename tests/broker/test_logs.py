@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import socket
 import sys
 import threading
@@ -326,3 +327,24 @@ def test_a_log_that_is_closed_leaves_nothing_behind(make_log: MakeLog, path: Pat
     make_log().close()
     log_of("Broker").info("nothing")
     assert path.read_text() == ""
+
+
+def test_a_file_that_cannot_be_opened_anew_loses_lines_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "qpidd.log"
+    path.parent.mkdir()
+    log = Logging(Rules(["info+"]), Sinks(stderr=False, file=str(path)), LineFormat(time=False))
+    try:
+        log_of("Broker").info("first")
+        path.rename(tmp_path / "old.log")
+        log.reopen()
+        log_of("Broker").info("second")
+        shutil.rmtree(path.parent)
+        log_of("Broker").info("lost")
+        with pytest.raises(LogError, match="No such file or directory; see --log-to-file"):
+            log.reopen()
+        path.parent.mkdir()
+        log_of("Broker").info("third")
+    finally:
+        log.close()
+    assert (tmp_path / "old.log").read_text() == "[Broker] info first\n"
+    assert path.read_text() == "[Broker] info third\n"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from store.sync.driver import SyncDriver
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.store_harness import StoreLife, journal_of
 from tests.faults.store_model import BrokenPromiseError, Model
@@ -22,11 +24,13 @@ class CrashMatrix:
 
     Attributes:
         share: of the calls, how many are kill points.
+        driver: makes the sync drivers of the runs, if they are special ones; those that are killed have usual ones.
         kill_points: how many processes were killed.
         counts: what happened.
     """
 
     share: float = 1.0
+    driver: Callable[[random.Random, SimulatedDisk], SyncDriver] | None = None
     kill_points: int = 0
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -38,7 +42,8 @@ class CrashMatrix:
             state = _State(model)
             disk.watch = partial(self._visit, state, rng)
             state.is_closed = model.is_closed
-            life = state.life = StoreLife(disk, model, rng, must_be_clean=model.is_closed)
+            driver = None if self.driver is None else partial(self.driver, rng, disk)
+            life = state.life = StoreLife(disk, model, rng, must_be_clean=model.is_closed, driver=driver)
             life.work(rng.randint(steps // 2, steps))
             life.close()
             self._count(life)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,7 @@ from store.transactions import Dequeue
 from store.writable_disk import WritableFile
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_harness import StoreLife
+from tests.faults.store_matrix import CrashMatrix
 from tests.faults.store_model import Model
 from tests.faults.store_shop import Shop
 from tests.faults.store_simulation import PATH, SlowSync, tiny_rid_blocks
@@ -166,13 +168,7 @@ def test_a_driver_that_dies_with_what_it_knows_loses_nothing(seed: int, monkeypa
     disk = SimulatedDisk(seed)
     model = Model()
     for _ in range(3):
-        made: list[LosingSync] = []
-
-        def driver(made: list[LosingSync] = made) -> SyncDriver:
-            made.append(LosingSync(rng, disk))
-            return made[0]
-
-        life = StoreLife(disk, model, rng, driver=driver, must_be_clean=model.is_closed)
+        life = StoreLife(disk, model, rng, driver=partial(LosingSync, rng, disk), must_be_clean=model.is_closed)
         life.work(80)
         life.quiesce()
         assert life.store.failure is None
@@ -181,6 +177,25 @@ def test_a_driver_that_dies_with_what_it_knows_loses_nothing(seed: int, monkeypa
         model = life.model
         disk.crash(power_loss=rng.random() < 0.7)
     StoreLife(disk, model, rng, must_be_clean=model.is_closed).close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kills_at_each_call_while_drivers_die_and_are_replaced(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_AT_ONCE_SECONDS", 0.0)
+    replaced = 0
+
+    class CountedSync(LosingSync):
+        """Counts the successors."""
+
+        def successor(self) -> SyncDriver:
+            nonlocal replaced
+            replaced += 1
+            return CountedSync(self._rng, self._disk)
+
+    matrix = CrashMatrix(share=0.5, driver=CountedSync)
+    matrix.run(1000 + seed, lives=2, steps=60)
+    assert replaced > 1
+    assert matrix.kill_points > 50
 
 
 # ---- one by one ----

@@ -94,14 +94,27 @@ def test_helpers_that_are_killed_under_load_lose_nothing(make_broker: BrokerMake
     assert broker.stop() == 0
 
 
+def take_descriptors(broker: RunningBroker) -> None:
+    """Let it open no more: neither a socket nor a process can be made."""
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def test_a_broker_without_a_queue_ends_too(make_broker: BrokerMaker) -> None:
+    """Its store may even be closed cleanly; that it had to end is in the exit code, so that it is started again."""
+    broker = make_broker().start()
+    take_descriptors(broker)
+    os.kill(helper_of(broker), signal.SIGKILL)
+    assert broker.stop(0) == 1, broker.log_text()
+    assert "The store has failed: shutting down" in broker.log_text()
+
+
 def test_without_another_helper_the_broker_ends_and_says_why(make_broker: BrokerMaker) -> None:
     broker = make_broker().start()
     with RawPeer(broker.port) as peer:
         peer.declare("orders")
         peer.publish("orders", b"acknowledged")
         peer.sync()
-        # No descriptor more: neither a socket nor a process can be made.
-        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        take_descriptors(broker)
         os.kill(helper_of(broker), signal.SIGKILL)
         assert broker.stop(0) == 1, broker.log_text()
     log = broker.log_text()
