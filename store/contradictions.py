@@ -22,11 +22,14 @@ from store.journal.enqueue_map import Entry
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.linear_file import LinearFile
+from store.journal.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Unfounded
 
 _RID: Final = struct.Struct("<Q")
 _RID_OFFSET: Final = 8  # in a ring's record headers
+_FIRST_FLUSH_OFFSET: Final = 8  # in version 2's file headers
+_RESTART: Final = 65536  # flush numbers left out, at least, when the broker starts again
 _SEVERAL: Final = 2  # one alone may be a dequeue that was damaged
 
 
@@ -38,6 +41,7 @@ def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd 
     return [
         *_duplicates(journal, duplicates, count),
         *_lost_files(journal, recovery),
+        *_lost_flushes(journal, end),
         *_unfounded(journal, recovery, end, has_duplicates=count > 0),
     ]
 
@@ -66,6 +70,23 @@ def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]
         within = range(earlier.first_rid, later.first_rid)
         if sum(each.kind is Kind.DEQUEUE and each.dequeued_rid in within for each in recovery.unfounded) >= _SEVERAL:
             yield missing
+
+
+def _lost_flushes(journal: Journal, end: JournalEnd | None) -> Iterator[Damage]:
+    """Version 2: a file that was entered by a later flush than one that can follow the journal's last record.
+
+    A torn flush may have entered it: that after the last record's, or the first after a restart, which is far ahead.
+    """
+    if end is None or journal.format is not JournalFormat.VERSION_2:
+        return
+    headers = [(file.path, file.header) for file in journal.files.files if isinstance(file, RingFile)]
+    for path, header in headers:
+        if header is not None and end.flush + 1 < header.first_flush < end.flush + _RESTART:
+            what = (
+                f"file was entered by flush {header.first_flush}, and the journal's records end with flush {end.flush}"
+            )
+            yield Damage(path, _FIRST_FLUSH_OFFSET, None, what, "the records of the flushes after that are lost")
+            return
 
 
 def _unfounded(

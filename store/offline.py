@@ -239,6 +239,10 @@ class OfflineStore:
         if self._has_no_prepared_list() and whole and (commits or self._should_have_prepared_list(transactions)):
             what = "there is no transaction prepared list, though journals hold transactions"
             self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
+        elif commits and self._is_blank_legacy_list(prepared_list):
+            what = "the transaction prepared list was never written to, though journals hold transactions"
+            path = self.layout.path if self.prepared_list is None else self.prepared_list.path
+            self.damage.append(Damage(path, None, None, what, LOST_PREPARED_LIST))
         elif self._misses_prepared_list:
             what = "there is no transaction prepared list, and there was one when the store was last closed cleanly"
             self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
@@ -255,6 +259,12 @@ class OfflineStore:
         if journal is None:
             return True
         return self.layout.kind is StoreKind.LINEAR and not journal.files.files and not journal.damage
+
+    def _is_blank_legacy_list(self, prepared_list: RecoveredQueue | None) -> bool:
+        """Whether a legacystore's list is all zeros. qpidd writes to it with the first transaction that it commits."""
+        if self.layout.kind is not StoreKind.LEGACY or prepared_list is None or prepared_list.journal is None:
+            return False
+        return prepared_list.end is None and not prepared_list.journal.damage
 
     def _should_have_prepared_list(self, transactions: list[RecoveredTransaction]) -> bool:
         """Version 2 makes the list with the store. qpidd makes it when a transaction is first prepared.

@@ -46,6 +46,12 @@ The header sector of version 2 has room for two headers, at 0 and at 256. A file
 the place of the older one, and the one with the higher first flush number counts. So a header that a crash tears leaves
 the one before it, with which the file is what it was: the oldest.
 
+A file is created with a creation header at 256: its first flush number is 0, which no flush has, and its salt and first
+record offset are 0 too. It means that no flush has entered the file; the header of the first flush that does goes to 0,
+and that of the second takes the creation header's place. So no file's header sector is ever all zeros, and one that is
+has lost what it held, the newest file and those after it included. The info file says that the files were created so
+(`jinf`); in journals that are older than creation headers a file may be all zeros that was never entered.
+
 `first flush number` is that of the flush that wrote the file header: 64 bits, of which the records carry the low
 32. `incarnation` counts how often the journal of this queue id was built anew (resize, conversion).
 
@@ -54,6 +60,7 @@ What a reader of version 2 relies on, to tell a torn flush from damage:
     - a flush is written only after the one before it was synced, and its last record is flagged
     - after a restart, flush numbers go on 65,536 higher, and the first flush is a single filler
     - a file's header is synced before any data goes into that file
+    - where the info file is, and tells of creation headers, each file was synced with its own
     - a file is entered only if it held no live record at the last synced flush
     - a flush never comes round to the file in which it began
 

@@ -12,9 +12,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from formats.checksum import extend_crc32c
+from formats.rhm.close_record import ClosedJournal
 from formats.rhm.jinf import JournalInfo
 from store.catalogue import Catalogue
 from store.changes import Changes
+from store.close_record import closed_journal
 from store.flusher import Flusher
 from store.journal.storage import create_journal, remove_journal
 from store.queue_journal import Done, QueueJournal
@@ -137,13 +139,18 @@ def _reserve_rids(self: Catalogue, above: int = 0) -> range:
     return range(start, start + 64)
 
 
-def _mark_only_clean(self: StoreDirectory, store_id: Any, *, clean: bool) -> None:
+def _mark_only_clean(self: StoreDirectory, store_id: Any, *, clean: bool, close_record: bool = False) -> None:
     """The mark of a clean close is never taken away."""
     if clean or not self._disk.is_file(self.part("STORE")):
-        _sound_mark(self, store_id, clean=clean)
+        _sound_mark(self, store_id, clean=clean, close_record=close_record)
 
 
 _sound_mark = StoreDirectory.mark
+
+
+def _closed_with_highest_flush(journal: QueueJournal) -> ClosedJournal:
+    """A clean close records the highest flush number that is known, though a torn flush left only its file header."""
+    return closed_journal(journal)._replace(flush=journal.writer.synced)
 
 
 BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
@@ -156,6 +163,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
     "xid again before it is forgotten": _one_xid,
     "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),
+    "highest flush recorded": partial(patch, "store.message_store.closed_journal", _closed_with_highest_flush),
     "clean mark not taken away": partial(patch.object, StoreDirectory, "mark", _mark_only_clean),
 }
 """Name -> the context in which a store is broken so."""

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from formats.checksum import independent_crc32c
 from formats.rhm.errors import RhmError
-from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
+from formats.rhm.file_header import (
+    SLOT_SIZE,
+    FileHeader,
+    decode_file_header,
+    encode_file_header,
+    encode_header_slot,
+    has_creation_header,
+    header_oddities,
+    was_entered_again,
+)
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -78,6 +87,43 @@ def test_version_2_notices_every_flipped_bit(header: FileHeader, bit: int) -> No
 
 def test_never_written() -> None:
     assert decode_file_header(bytes(512)) is None
+
+
+CREATION = FileHeader(2, 0, 3, 0, 5, 6, queue_id=9, incarnation=10, slot=1)
+
+
+def sector_of(first: FileHeader | None, second: FileHeader) -> bytes:
+    """A header sector with headers in both places."""
+    begin = bytes(SLOT_SIZE) if first is None else encode_header_slot(first).ljust(SLOT_SIZE, b"\0")
+    return (begin + encode_header_slot(second)).ljust(512, b"\0")
+
+
+def test_a_creation_header_says_that_the_file_was_never_entered() -> None:
+    sector = sector_of(None, CREATION)
+    assert decode_file_header(sector) is None
+    assert has_creation_header(sector)
+    assert not has_creation_header(bytes(512))
+    assert header_oddities(sector) == []
+
+
+def test_the_first_header_beside_a_creation_header() -> None:
+    entered = FileHeader(2, 0, 3, 0x200, 5, 6, first_flush=7, salt=8, queue_id=9, incarnation=10)
+    sector = bytearray(sector_of(entered, CREATION))
+    assert decode_file_header(bytes(sector)) == entered
+    assert not was_entered_again(bytes(sector))
+    assert header_oddities(bytes(sector)) == []
+    sector[20] ^= 1  # torn: the file is what it was, but a creation header is no other lap's
+    with pytest.raises(RhmError, match="fails its checksum"):
+        decode_file_header(bytes(sector))
+    assert has_creation_header(bytes(sector))
+
+
+def test_the_second_header_takes_the_place_of_the_creation_header() -> None:
+    first = FileHeader(2, 0, 3, 0x200, 5, 6, first_flush=7, salt=8, queue_id=9, incarnation=10)
+    second = dataclasses.replace(first, overwrite_indicator=1, first_flush=70, slot=1)
+    sector = sector_of(first, second)
+    assert decode_file_header(sector) == second
+    assert not has_creation_header(sector)
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"", b"RHMf\1\0", b"RHMf\2\0", b"fMHR\1\1"]))

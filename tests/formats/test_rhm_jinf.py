@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -252,3 +253,12 @@ def test_checksummed_nonsense_is_refused(change: dict[str, object], what: str) -
     fields["crc32c"] = extend_crc32c(0, line)
     with pytest.raises(RhmError, match=what):
         decode_jinf(json.dumps(fields).encode())
+
+
+def test_version_2_tells_of_creation_headers() -> None:
+    """Only where there are some: journals that are older do not have the key."""
+    created = dataclasses.replace(INFO_2, creation_headers=True)
+    assert json.loads(encode_jinf(created))["creation_headers"] == 1
+    assert decode_jinf(encode_jinf(created)) == created
+    assert "creation_headers" not in json.loads(encode_jinf(INFO_2))
+    assert not decode_jinf(encode_jinf(INFO_2)).creation_headers

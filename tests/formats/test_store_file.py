@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
@@ -28,8 +29,20 @@ TEXT = b"""{
   "version": 2
 }
 """
+RECORDED = b"""{
+  "clean_close": true,
+  "close_record": true,
+  "crc32c": "cffe8839",
+  "format": "qstore",
+  "marked_at": "2031-05-09T17:04:33.000250Z",
+  "software_version": "0.1.0",
+  "store_id": "00112233-4455-6677-8899-aabbccddeeff",
+  "version": 2
+}
+"""
 contents = st.builds(
-    StoreFile,
+    lambda recorded, *rest: StoreFile(*rest, close_record=recorded and rest[1]),
+    st.booleans(),
     st.uuids(),
     st.booleans(),
     st.datetimes(timezones=st.just(UTC)),
@@ -40,6 +53,14 @@ contents = st.builds(
 def test_the_layout_page() -> None:
     assert encode(CONTENT) == TEXT
     assert decode(TEXT) == CONTENT
+    assert encode(replace(CONTENT, close_record=True)) == RECORDED
+    assert decode(RECORDED) == replace(CONTENT, close_record=True)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'record": true', b'record": false'), (b'_close": true', b'_close": false')])
+def test_only_a_clean_close_is_recorded(old: bytes, new: bytes) -> None:
+    with pytest.raises(StoreFileError, match="close_record can only be true, in a store that was closed cleanly"):
+        decode(RECORDED.replace(old, new))
 
 
 @given(contents)
@@ -122,6 +143,7 @@ def test_what_is_refused_is_named(old: bytes, new: bytes, what: str) -> None:
         StoreFile(CONTENT.store_id, True, CONTENT.marked_at, ""),
         StoreFile(CONTENT.store_id, True, CONTENT.marked_at, "x" * 65),
         StoreFile(CONTENT.store_id, True, CONTENT.marked_at, "0.1\n"),
+        StoreFile(CONTENT.store_id, False, CONTENT.marked_at, "0.1.0", close_record=True),
     ],
 )
 def test_contents_that_cannot_be_written_are_refused(content: StoreFile) -> None:

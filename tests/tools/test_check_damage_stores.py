@@ -212,6 +212,23 @@ def test_a_queue_whose_journal_is_gone(copies: CopyOpener) -> None:
     assert {line["name"] for line in found.shown.lines("queue")} == {"c.q1", "c.q2"}
 
 
+def test_a_prepared_list_of_zeros(copies: CopyOpener) -> None:
+    """qpidd writes to it with the first transaction that it commits, and journals hold commits."""
+    factory = copies("legacy-c-localtx")
+    sound = examined(factory.source.path)
+    with factory.copy() as copy:
+        for file in (copy.path / "rhm/tpl").glob("*.jdat"):
+            file.write_bytes(bytes(file.stat().st_size))
+        found = examined(copy.path)
+        ((file, _, what, consequence),) = found.damage
+    assert (file, what) == (
+        "rhm/tpl",
+        "the transaction prepared list was never written to, though journals hold transactions",
+    )
+    assert "count as never prepared" in consequence
+    assert found.messages == sound.messages
+
+
 def test_a_linear_queue_whose_directory_is_gone(copies: CopyOpener) -> None:
     """The files are still in the pool, and name their queue."""
     factory = copies("linear-c-localtx")

@@ -156,6 +156,20 @@ def test_a_journal_of_which_only_the_headers_are_left(store: Path, journal: str)
     assert_seen(store)
 
 
+def test_only_the_headers_of_a_journal_that_was_never_closed(tmp_path: Path) -> None:
+    """No record of a close tells of it; but the files' headers name flushes of which there is nothing."""
+    opened = OpenedStore(tool_environment(), tmp_path / "store")
+    for name in ("orders", "bills"):
+        opened.make_queue(name)
+    for _ in range(3):
+        fill(opened, 10)
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    opened.store.close()
+    assert run(check, str(tmp_path / "killed"))[0] == 0
+    zero_content(tmp_path / "killed", ORDERS)
+    assert_seen(tmp_path / "killed")
+
+
 def test_a_prepared_list_that_is_gone(store: Path) -> None:
     shutil.rmtree(store / PREPARED)
     assert_seen(store)
