@@ -33,6 +33,8 @@ def dump_records(
         for damage in journal.damage:
             lister.damaged(damage)
         end = store.walk(journal, lister, every_record=True)
+        for damage in store.closing.contradicted(journal, end, None):
+            lister.damaged(damage)
         if end is not None and end.torn:
             store.notices.append(torn_tail(journal, end))
         journal.close()
