@@ -7,6 +7,11 @@ that it came in (`broker.content`).
 
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
+The session of a channel may be over before its peer knows: what was under way still comes, and may begin or stop within
+a command. From `drop` until `accept` the frames of commands on that channel are passed over one by one, in whatever
+order they come, and nothing of them is kept. Controls come as ever, and so does a command that is whole in the read
+buffer: the receiver knows that nobody wants it.
+
 Limits: a frame is as large as was agreed at most; command and header segments hold 65,523 bytes, since that is what
 one frame of a stored message holds; all commands that a connection has begun, together, hold what its limit says.
 
@@ -74,10 +79,17 @@ class Receiver(Protocol):
         """A command has come, with its header segment and its body; None if it has none."""
 
     def begins(self, channel: int) -> bool:
-        """A command of which not all is here begins. Whether anybody wants it. Raises FramingError if it may not."""
+        """A command of which not all is here begins. Whether there is a session for it; otherwise it is dropped.
+
+        Raises:
+            FramingError: it may not come now.
+        """
 
     def too_large(self, channel: int) -> None:
-        """What has been begun holds more than it may, with the command of `channel`, which is dropped."""
+        """All that has been begun holds more than it may; the command of `channel` was dropped, and its session ends.
+
+        Frames of that channel are dropped from here on.
+        """
 
 
 class Begun(NamedTuple):
@@ -91,16 +103,15 @@ class Begun(NamedTuple):
 class _Partial:
     """A command of which not all has come."""
 
-    __slots__ = ("body", "header", "is_dropped", "payload", "segment", "segment_is_open", "small_bytes")
+    __slots__ = ("body", "header", "payload", "segment", "segment_is_open", "small_bytes")
 
-    def __init__(self, *, is_dropped: bool) -> None:
+    def __init__(self) -> None:
         self.payload = bytearray()  # not a list of what came: that may come in pieces of a byte
         self.header: bytearray | None = None
         self.body: Gathering | None = None
         self.segment = COMMAND
         self.segment_is_open = True
         self.small_bytes = 0
-        self.is_dropped = is_dropped
 
     @property
     def size(self) -> int:
@@ -123,8 +134,8 @@ class Assembler:
     """
 
     __slots__ = (
-        "_budget", "_partial", "_receiver", "_rest", "is_behind", "is_paused", "max_body", "max_frame", "most_at_once",
-        "pending_bytes",
+        "_budget", "_dropping", "_partial", "_receiver", "_rest", "is_behind", "is_paused", "max_body", "max_frame",
+        "most_at_once", "pending_bytes",
     )  # fmt: skip
 
     def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
@@ -136,6 +147,7 @@ class Assembler:
         self.pending_bytes = 0
         self._rest = b""
         self._partial: dict[int, _Partial] = {}
+        self._dropping: set[int] = set()  # channels; none of them is in _partial
 
     def receive(self, data: bytes) -> None:
         """Take what a socket has brought.
@@ -219,22 +231,21 @@ class Assembler:
         return int(after)
 
     def drop(self, channel: int) -> None:
-        """Forget the command that has been begun on `channel`, and what is still to come of it."""
-        partial = self._partial.get(channel)
+        """The session of `channel` is over: forget the command that has been begun, and pass over what comes."""
+        partial = self._partial.pop(channel, None)
         if partial is not None:
-            partial.is_dropped = True
             self._count(-partial.size)
-            partial.payload, partial.header, partial.body = bytearray(), None, None
+        self._dropping.add(channel)
 
-    def forget(self, channel: int) -> None:
-        """Forget the command that has been begun on `channel`: the peer has ended its session, and nothing follows."""
-        self.drop(channel)
-        self._partial.pop(channel, None)
+    def accept(self, channel: int) -> None:
+        """A session is attached to `channel`, and its commands are put together again. None may have been begun."""
+        assert channel not in self._partial
+        self._dropping.discard(channel)
 
     def begun(self, channel: int) -> Begun | None:
         """The message that has been begun on `channel`; None if there is none, or nothing of its content."""
         partial = self._partial.get(channel)
-        if partial is None or partial.is_dropped or partial.header is None or partial.body is None:
+        if partial is None or partial.header is None or partial.body is None:
             return None
         return Begun(bytes(partial.payload), bytes(partial.header), partial.body.content())
 
@@ -242,6 +253,7 @@ class Assembler:
         """Forget all that has been begun."""
         for channel in list(self._partial):
             self.drop(channel)
+        self._dropping.clear()
         self._rest = b""
 
     def leave(self) -> None:
@@ -263,16 +275,21 @@ class Assembler:
         if segment > BODY or track != TRACK_COMMAND:
             raise FramingError(f"a frame of segment type {segment} on track {track}")
         partial = self._partial.get(channel)
-        if partial is None:
-            if segment != COMMAND or not position & FIRST_SEGMENT or not position & FIRST_FRAME:
-                raise FramingError(f"a frame of segment type {segment} where a command should begin")
-            partial = self._partial[channel] = _Partial(is_dropped=not self._receiver.begins(channel))
-        else:
+        if partial is not None:
             self._check_next(partial, position, segment)
-        self._keep(partial, channel, segment, payload)
-        partial.segment_is_open = not position & LAST_FRAME
-        if position & LAST_FRAME and position & LAST_SEGMENT:
-            self._finish(channel, partial)
+        elif segment == COMMAND and position & FIRST_SEGMENT and position & FIRST_FRAME:
+            if not self._receiver.begins(channel):
+                self._dropping.add(channel)
+                return
+            partial = self._partial[channel] = _Partial()
+        elif channel in self._dropping:
+            return
+        else:
+            raise FramingError(f"a frame of segment type {segment} where a command should begin")
+        if self._keep(partial, channel, segment, payload):
+            partial.segment_is_open = not position & LAST_FRAME
+            if position & LAST_FRAME and position & LAST_SEGMENT:
+                self._finish(channel, partial)
 
     def _check_next(self, partial: _Partial, position: int, segment: int) -> None:
         """A frame has to go on with the segment that is open, or begin the next."""
@@ -286,13 +303,12 @@ class Assembler:
                 raise FramingError("a segment goes on after its last frame")
             partial.segment = segment
 
-    def _keep(self, partial: _Partial, channel: int, segment: int, payload: bytes) -> None:
+    def _keep(self, partial: _Partial, channel: int, segment: int, payload: bytes) -> bool:
+        """Add a frame's payload to its command. Whether there was room for it; otherwise the command is dropped."""
         if segment != BODY:
             partial.small_bytes += len(payload)
             if partial.small_bytes > MOST_SEGMENT_BYTES:
                 raise FramingError(f"a command with more than {MOST_SEGMENT_BYTES} bytes before its body")
-        if partial.is_dropped:
-            return
         if segment == COMMAND:
             partial.payload += payload
         elif segment == HEADER:
@@ -307,11 +323,12 @@ class Assembler:
         if self.pending_bytes > self.max_body or self._budget.used > self._budget.most:
             self.drop(channel)
             self._receiver.too_large(channel)
+            return False
+        return True
 
     def _finish(self, channel: int, partial: _Partial) -> None:
         self._partial.pop(channel, None)
         self._count(-partial.size)
-        if not partial.is_dropped:
-            header = None if partial.header is None else bytes(partial.header)
-            body = None if partial.body is None else partial.body.content()
-            self._receiver.command(channel, bytes(partial.payload), header, body)
+        header = None if partial.header is None else bytes(partial.header)
+        body = None if partial.body is None else partial.body.content()
+        self._receiver.command(channel, bytes(partial.payload), header, body)

@@ -144,6 +144,7 @@ class ClientConnection(Connection[ClientSession]):
 
     def attach(self, session: ClientSession) -> None:
         """Attach a session whose channel is free."""
+        self.accept_commands(session.channel)
         self.sessions[session.channel] = session
         session.send_control("session.attach", name=session.name)
 
@@ -165,7 +166,7 @@ class ClientConnection(Connection[ClientSession]):
 
     def _detached(self, session: ClientSession, code: int) -> None:
         del self.sessions[session.channel]
-        self.forget_partial(session.channel)
+        self.drop_commands(session.channel)
         session.detached()
         session.on_detached(code)
 

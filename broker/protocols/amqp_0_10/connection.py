@@ -196,13 +196,13 @@ class Connection(ABC, Generic[SessionT]):
     def on_unattached(self, channel: int) -> None:
         """Something has come on a channel without a session: it was detached from this end, or never attached."""
 
-    def drop_partial(self, channel: int) -> None:
-        """A session is gone: so is what has come of its next command, and what may still come of it."""
+    def drop_commands(self, channel: int) -> None:
+        """The session of a channel is over: a command that was begun is forgotten, and what still comes is dropped."""
         self._assembler.drop(channel)
 
-    def forget_partial(self, channel: int) -> None:
-        """As `drop_partial`, when the peer knows that the session is gone: nothing more of the command comes."""
-        self._assembler.forget(channel)
+    def accept_commands(self, channel: int) -> None:
+        """A session is attached to a channel: what comes from now on is for it."""
+        self._assembler.accept(channel)
 
     # ---- sending ----
 

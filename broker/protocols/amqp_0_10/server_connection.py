@@ -306,10 +306,7 @@ class ServerConnection(Connection[ServerSession]):
         elif name == "session.detach":
             self._detach(channel, values["name"] or b"")
         elif name == "session.detached":
-            session = self.sessions.get(channel)
-            if session is not None:
-                self._let_go(session)
-            self.forget_partial(channel)
+            self._detached(channel, values["name"] or b"")
         else:
             raise FramingError(f"{name} is not to come from a client")
 
@@ -323,8 +320,6 @@ class ServerConnection(Connection[ServerSession]):
         if attached is not None:
             self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
             return
-        self.forget_partial(channel)
-        self._told.discard(channel)
         session = self._registry.find(self.user, name)
         if session is not None and session.is_failed:  # while it was detached
             self._registry.end(session)
@@ -338,6 +333,8 @@ class ServerConnection(Connection[ServerSession]):
         if session is None:
             session = self._registry.make(self.user, name)
         self._registry.take(session)
+        self._told.discard(channel)
+        self.accept_commands(channel)
         self.sessions[channel] = session
         session.attach_to(self, channel)
         session.send_control("session.attached", name=name)
@@ -360,7 +357,13 @@ class ServerConnection(Connection[ServerSession]):
             return
         self._send_detached(channel, name, DetachCode.NORMAL)
         self._let_go(session)
-        self.forget_partial(channel)
+
+    def _detached(self, channel: int, name: bytes) -> None:
+        """The client has detached a session, because it was asked to or by itself."""
+        session = self.sessions.get(channel)
+        if session is not None and name in (b"", session.name):
+            self._let_go(session)
+            self._told.add(channel)  # it knows, and what it sent before it did may still come
 
     def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
         self.send_session_control(channel, "session.detached", name=name, code=code)
@@ -378,22 +381,22 @@ class ServerConnection(Connection[ServerSession]):
         begun = self._assembler.begun(session.channel)
         if begun is not None:
             self._registry.interrupted.keep(self.user, begun, self._now())
-        self.drop_partial(session.channel)
+        self.drop_commands(session.channel)
         session.detached()
         self._registry.detached(session, self._now())
 
     def end_session(self, session: ServerSession) -> None:
         """A session has failed: give back what it holds, and ask the client to detach."""
-        self.drop_partial(session.channel)
+        self.drop_commands(session.channel)
         self._registry.end(session)
         session.detach()
 
     def begins(self, channel: int) -> bool:
         """As `Connection.begins`."""
-        is_attached = super().begins(channel)
-        if not is_attached:
-            self.on_unattached(channel)
-        return is_attached
+        if super().begins(channel):
+            return self.sessions[channel].state is State.ATTACHED
+        self.on_unattached(channel)
+        return False
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command has come."""

@@ -150,7 +150,12 @@ class ServerSession(StreamingSession):
         """How long it may be kept when it is detached."""
         return min(seconds, self.broker.settings.session_timeout_max_seconds)
 
-    # ---- commands come ----
+    # ---- what comes ----
+
+    def on_control(self, name: str, values: dict[str, Any]) -> None:
+        """As `Session.on_control`; one that counts commands says nothing when those of a failed session are dropped."""
+        if not (self.is_failed and name in _COUNTING):
+            super().on_control(name, values)
 
     def on_command(self, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command has come: do it."""
@@ -450,6 +455,7 @@ def _ignore(_error: ModelError | None) -> None:
     """Nobody waits for this."""
 
 
+_COUNTING: Final = frozenset(("session.command-point", "session.gap"))
 _CLASSES: Final = frozenset(bytes((code,)) for code in range(3, 11))
 
 _Handler = Callable[[ServerSession, int, dict[str, Any]], None]
