@@ -17,6 +17,7 @@ from broker.exchanges.exchange import Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.logs import log_of
 from broker.message import Message
+from broker.queues.argument_table import unmet
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
 from broker.queues.entry import ACQUIRED, LEAVING, Entry
 from broker.queues.idle import IdleQueues
@@ -283,7 +284,8 @@ class Broker:
             asked = read_arguments(record.arguments)
         except InvalidArgumentError as error:  # qpidd has taken it, or an earlier version
             asked = NO_ARGUMENTS
-            _LOG.warning('Queue "%s": its arguments are not heeded: %s', record.name, error)
+            _LOG.warning('Queue "%s": its arguments are ignored: %s', record.name, error)
+        self._warn_of_unmet(record.name, record.arguments)
         queue = self.make_queue(
             record.name,
             durable=True,
@@ -304,6 +306,12 @@ class Broker:
             queue.add(message, kept.rid).is_redelivered = kept.redelivered
         self.queues[record.name] = queue
         return queue
+
+    def _warn_of_unmet(self, name: str, arguments: TypedMap) -> None:
+        """Tell which kind of queue a recovered one should be, and is not."""
+        lacking = [each for each in unmet(arguments) if each.is_refused]
+        if lacking:
+            _LOG.warning('Queue "%s" is a plain queue now: %s', name, "; ".join(map(str, lacking)))
 
     # ---- from here on ----
 

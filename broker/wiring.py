@@ -31,14 +31,16 @@ from broker.errors import (
     ModelError,
     NotAllowedError,
     NotFoundError,
+    NotImplementedByBrokerError,
     PreconditionFailedError,
     ResourceLockedError,
 )
 from broker.exchanges.exchange import Binding, Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.kept_wiring import KeptWiring
-from broker.logs import log_of
+from broker.logs import INFO, NOTICE, log_of
 from broker.one_by_one import OneByOne
+from broker.queues.argument_table import unmet
 from broker.queues.arguments import read_arguments
 from broker.queues.queue import Queue
 from broker.removal import QueueRemoval
@@ -99,6 +101,7 @@ class Wiring:
         self._removal = QueueRemoval(broker, self._kept)
         self._bindings = BindingMaker(broker, self._kept)
         self._changes = OneByOne()
+        self._told: set[str] = set()  # rows of the table of arguments
 
     async def finish(self) -> None:
         """Wait until no change is under way: before the store is closed."""
@@ -162,6 +165,7 @@ class Wiring:
             InvalidArgumentError: the name is empty, or an argument cannot be understood.
             NotFoundError: there is no such alternate exchange, or, if passive, no such queue.
             NotAllowedError: the name is reserved, or the queue has another alternate exchange.
+            NotImplementedByBrokerError: an argument asks for a kind of queue that is not there.
             ResourceLockedError: it is somebody else's, or in use and cannot become exclusive.
             InternalError: the store cannot keep it.
         """
@@ -170,6 +174,7 @@ class Wiring:
         if queue is None:
             check_name("queue", name, QUEUE_NAMES)
             asked = read_arguments(arguments)
+            self._check_unmet(name, arguments)
             journal = await self._kept.make_queue(name, alternate, arguments, user, auto_delete) if durable else None
             queue = self._broker.make_queue(
                 name, durable=durable, auto_delete=auto_delete, arguments=arguments, asked=asked, journal=journal
@@ -186,6 +191,17 @@ class Wiring:
                 raise ResourceLockedError(f'queue "{name}" is in use, and cannot become exclusive')
             queue.owner = owner
         return queue
+
+    def _check_unmet(self, name: str, arguments: TypedMap) -> None:
+        """Refuse what would not be the queue that is asked for; log, once for each argument, what has no effect."""
+        found = unmet(arguments)
+        for each in found:
+            if each.is_refused:
+                raise NotImplementedByBrokerError(f'queue "{name}": {each}')
+        for each in found:
+            level = INFO if each.row.key in self._told else NOTICE
+            self._told.add(each.row.key)
+            _LOG.log(level, 'Queue "%s": %s', name, each)
 
     @_one_by_one
     async def delete_queue(

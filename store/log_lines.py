@@ -12,6 +12,7 @@ the documents' own wherever they have them, since people search logs, and script
     default sizes of journals               info      formats page, section 11.1
     a queue is recovered                    info      formats page, section 8.3
     the highest record id                   info      formats page, section 8.3
+    a transaction is in doubt               warning   own
     the store is truncated                  notice    own
     the store belongs to another process    critical  003, section 6.2 (P-7)
     no store of a cluster is clean          critical  003, section on clusters (D-7)
@@ -31,9 +32,12 @@ Names of queues come from clients, so what could break a line or steer a termina
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+MAX_IN_DOUBT_LINES: Final = 20
 TPL_NAME: Final = "TplStore"  # of the prepared list's journal (P-14)
 
 
@@ -179,6 +183,29 @@ def queue_recovered(queue: str, messages: int, in_doubt: int) -> LogLine:
 def highest_record_id(rid: int) -> LogLine:
     """The highest record id that recovery found; 0 if there was none (formats page, section 8.3)."""
     return LogLine(Level.INFO, f"Most recent persistence id found: 0x{rid:x}")
+
+
+def transactions_in_doubt(path: str, xids: Sequence[bytes]) -> Iterator[LogLine]:
+    """Transactions that were prepared and wait for their transaction manager, with what settles them by hand.
+
+    Args:
+        path: the store directory.
+        xids: their ids; so many that they would fill the log are counted.
+    """
+    where = shlex.quote(printable(path))
+    for xid in xids[:MAX_IN_DOUBT_LINES]:
+        yield LogLine(
+            Level.WARNING,
+            f"Transaction {xid.hex()} is in doubt: it was prepared, and its messages are kept and not delivered until "
+            "its transaction manager decides. To decide in its place, stop the broker and build a store that it is "
+            f"settled in: qstore-recover {where} NEW-DIRECTORY --resolve {xid.hex()}=commit (or =rollback)",
+        )
+    if len(xids) > MAX_IN_DOUBT_LINES:
+        yield LogLine(
+            Level.WARNING,
+            f"{len(xids) - MAX_IN_DOUBT_LINES} more transactions are in doubt; when the broker is stopped, "
+            f"qstore-dump {where} --transactions lists all {len(xids)}, and qstore-recover has --resolve-all",
+        )
 
 
 # ---- operation ----

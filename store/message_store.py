@@ -131,7 +131,7 @@ class MessageStore:
         self._take_over(started, catalogue)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
-        for line in self._sizes():
+        for line in (*log_lines.transactions_in_doubt(directory.path, self.transactions.in_doubt), *self._sizes()):
             log(line)
 
     def _sizes(self) -> tuple[LogLine, ...]:

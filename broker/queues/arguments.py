@@ -7,8 +7,8 @@
     qpid.policy_type          what is done at these two limits; only `reject`, which is done without it, is done here
 
 A count is a whole number that is not negative, or a text of its digits; texts may come as bytes. Flow control and
-alerts have more counts, which are checked here. The queue keeps all its arguments as they came; what nobody knows is
-not looked at.
+alerts have more counts, which are checked here. What else a declaration may ask for, and what becomes of it, is in
+`argument_table`. The queue keeps all its arguments as they came.
 
 Source: inventory 003_001, section 3; 004b, 127 and 128; 004cd, 209.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from broker.errors import InvalidArgumentError
+from broker.queues.argument_table import as_text, shown
 from formats.amqp_0_10.maps import TypedMap
 
 MAX_COUNT: Final = "qpid.max_count"
@@ -76,11 +77,11 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     Raises:
         InvalidArgumentError: one cannot be understood.
     """
-    given = {name: _text(typed.value) for name, typed in arguments.entries}
+    given = {name: as_text(typed.value) for name, typed in arguments.entries}
     counts = {name: _count(name, given[name], most) for name, most in _COUNTS.items() if name in given}
     policy = given.get(POLICY_TYPE, REJECT)
     if policy not in POLICIES:
-        raise InvalidArgumentError(f"{POLICY_TYPE} is {_shown(policy)}, and not one of {', '.join(POLICIES)}")
+        raise InvalidArgumentError(f"{POLICY_TYPE} is {shown(policy)}, and not one of {', '.join(POLICIES)}")
     return QueueArguments(
         counts.get(MAX_COUNT, 0),
         counts.get(MAX_SIZE),
@@ -90,20 +91,10 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     )
 
 
-def _text(value: object) -> object:
-    """Bytes as a text: the C++ client sends so what nobody has told it to be one."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
 def _count(name: str, value: object, most: int) -> int:
     count = value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS:
         count = int(value)
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= most:
-        raise InvalidArgumentError(f"{name} is {_shown(value)}, and not a whole number of 0 to {most}")
+        raise InvalidArgumentError(f"{name} is {shown(value)}, and not a whole number of 0 to {most}")
     return count
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 64 else f"{text[:64]}..."

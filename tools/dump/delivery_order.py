@@ -1,7 +1,11 @@
-"""The order in which a queue's consumers would get its messages.
+"""The order in which a queue's consumers would get its messages, from the broker whose store it is.
 
 A queue keeps its messages in the order of its journal. A priority queue (argument qpid.priorities, alias
 x-qpid-priorities: the number of levels) gives those of the highest level first, and within a level keeps that order.
+
+qpidd has priority queues, and its stores (legacystore, linearstore) are listed so. This project's broker does not have
+them yet: where the store is its own, it delivers, and the list shows, the order of the journal. Whenever the two
+differ, `DeliveryOrder.notices` says which of them was shown.
 """
 
 from __future__ import annotations
@@ -19,16 +23,47 @@ from tools.dump.messages import MessageReader
 from tools.dump.selection import BodyForm
 
 _ARGUMENTS: Final = ("qpid.priorities", "x-qpid-priorities")
+_MAX_SHOWN: Final = 10
 _MAX_LEVELS: Final = 256  # a priority is one byte
 _ABSENT: Final = 0  # qpidd counts a 0-10 message without a priority as lowest ...
 _ABSENT_1_0: Final = 4  # ... and AMQP 1.0 (messaging, 3.2.1) one of its own as normal
 
 
-def in_delivery_order(queue: RecoveredQueue, journal: Journal) -> Iterator[OutstandingRecord]:
-    """The outstanding messages of a queue, as its consumers would get them."""
-    levels = _priority_levels(queue)
-    if levels < 2:
-        return queue.outstanding()
+class DeliveryOrder:
+    """Puts the messages of one store's queues in order.
+
+    Args:
+        is_qpidd: whether the store is qpidd's.
+    """
+
+    def __init__(self, *, is_qpidd: bool) -> None:
+        self._is_qpidd = is_qpidd
+        self._differing: list[str] = []
+
+    def of(self, queue: RecoveredQueue, journal: Journal) -> Iterator[OutstandingRecord]:
+        """The outstanding messages of a queue, as its consumers would get them."""
+        levels = _priority_levels(queue)
+        if levels < 2:
+            return queue.outstanding()
+        self._differing.append(queue.name)
+        return _by_priority(queue, journal, levels) if self._is_qpidd else queue.outstanding()
+
+    def notices(self) -> list[str]:
+        """What to say of the queues that were put in order: one line, or none."""
+        if not self._differing:
+            return []
+        shown = ", ".join(f'"{name}"' for name in self._differing[:_MAX_SHOWN])
+        more = len(self._differing) - _MAX_SHOWN
+        names = f"{shown} and {more} more" if more > 0 else shown
+        which = "queue" if len(self._differing) == 1 else "queues"
+        qpidd, own = "higher priorities first", "in the order of record ids"
+        listed, other = (qpidd, own) if self._is_qpidd else (own, qpidd)
+        first, second = ("qpidd", "qstore's broker") if self._is_qpidd else ("qstore's broker", "qpidd")
+        missing = "qstore's broker has no priority queues yet"
+        return [f"{which} {names}: listed {listed}, as {first} delivers; {second} delivers {other} ({missing})"]
+
+
+def _by_priority(queue: RecoveredQueue, journal: Journal, levels: int) -> Iterator[OutstandingRecord]:
     reader = MessageReader(journal, BodyForm.NONE)
     level_of = bytearray(
         level(_priority(reader.read(rid, place).header), levels) for rid, place, _, _ in queue.outstanding()

@@ -10,7 +10,7 @@ from store.journal.journal import Journal
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore
 from store.wiring import effective_bindings
 from tools.dump.body_files import body_directory
-from tools.dump.delivery_order import in_delivery_order
+from tools.dump.delivery_order import DeliveryOrder
 from tools.dump.messages import MessageReader, message_object, undecoded
 from tools.dump.objects import (
     binding_object,
@@ -87,6 +87,7 @@ class RecoveryDump:
         self._selection = selection
         self._form = form
         self._bodies = bodies
+        self._order = DeliveryOrder(is_qpidd=store.layout.catalogue is None)
 
     def damage(self) -> None:
         """Show what is wrong with the store, as far as it is known by now."""
@@ -121,13 +122,14 @@ class RecoveryDump:
                 # A walk does not read large bodies; showing them may meet sectors that cannot be read.
                 self._store.damage.extend(queue.journal.stream.unreadable())
                 queue.journal.close()
+        self._store.notices.extend(self._order.notices())
 
     def _messages_of(self, queue: RecoveredQueue, journal: Journal) -> None:
         show, form, selection = self._output.show, self._form, self._selection
         directory = body_directory(self._bodies, queue.name)
         read = MessageReader(journal, form, directory, self._output.most_of_body).read
         everything = selection.all_messages
-        for rid, place, state, xid in in_delivery_order(queue, journal):
+        for rid, place, state, xid in self._order.of(queue, journal):
             if not everything and not (selection.has_rid(rid) and selection.has_xid(xid)):
                 continue
             message = read(rid, place)
