@@ -311,7 +311,7 @@ class Broker:
         """Tell which kind of queue a recovered one should be, and is not."""
         lacking = [each for each in unmet(arguments) if each.is_refused]
         if lacking:
-            _LOG.warning('Queue "%s" is a plain queue now: %s', name, "; ".join(map(str, lacking)))
+            _LOG.warning('Queue "%s" is served as a plain FIFO queue: %s', name, "; ".join(map(str, lacking)))
 
     # ---- from here on ----
 

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from click.testing import CliRunner
 
 from formats.amqp_0_10.plain import plain_map
+from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener, set_writable
 from tests.support.raw_peer import Delivery, RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
+from tools import qstore_recover
 
 _SAME: Final = ("app_id", "content_encoding", "content_type", "correlation_id", "priority", "delivery_mode")
 """The fields that the manifest tells as they are, or leaves out."""
@@ -148,3 +151,62 @@ def test_the_tree_that_was_given_is_kept(open_fixture: StoreOpener, make_broker:
 
 def _journals(root: Path) -> dict[str, bytes]:
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).digest() for file in root.rglob("*.jdat")}
+
+
+def test_a_queue_that_is_of_no_kind_here_is_told_once_and_the_dump_says_whose_order_it_shows(
+    open_fixture: StoreOpener, make_broker: BrokerMaker
+) -> None:
+    fixture = open_fixture("legacy-a-clean")
+    broker = _broker_on_copy(make_broker, fixture)
+    lines = [line for line in broker.log_text().splitlines() if "is served as a plain FIFO queue" in line]
+    assert [line.partition("] ")[2].partition(" is not implemented: ")[0] for line in lines] == [
+        f'warning Queue "{queue}" is served as a plain FIFO queue: {asked}'
+        for queue, asked in (
+            ("fx.ring", "qpid.policy_type 'ring'"),
+            ("fx.lvq", "qpid.last_value_queue_key 'k'"),
+            ("fx.prio", "qpid.priorities 10"),
+        )
+    ]
+    delivered = [hashlib.sha256(each.body).hexdigest() for each in _receive_all(broker, "fx.prio")]
+    assert broker.stop() == 0
+    for path, listed, other in (
+        (broker.data_directory, "in the order of record ids, as qstore's broker delivers", "qpidd delivers higher"),
+        (fixture.path, "higher priorities first, as qpidd delivers", "qstore's broker delivers in the order of record"),
+    ):
+        found = dump(path, "--outstanding", "--json")
+        (notice,) = [text for text in found.errors.splitlines() if "priorities" in text]
+        assert notice.startswith(f'notice: queue "fx.prio": listed {listed}; {other}')
+        hashes = [message["body_sha256"] for message in found.messages("fx.prio")]
+        assert sorted(hashes) == sorted(delivered)
+        assert (hashes == delivered) == (path == broker.data_directory)
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_the_log_tells_how_to_settle_what_is_in_doubt_and_that_works(
+    open_fixture: StoreOpener, make_broker: BrokerMaker, outcome: str
+) -> None:
+    fixture = open_fixture("legacy-d-dtx")
+    broker = _broker_on_copy(make_broker, fixture)
+    lines = [line for line in broker.log_text().splitlines() if " is in doubt: " in line]
+    assert len(lines) == len(fixture.recovered["in_doubt_xids"]) == 3
+    assert all(" [Store] warning Transaction " in line for line in lines)
+    counts = {queue["name"]: queue["message_count"] for queue in fixture.recovered["queues"]}
+    assert broker.stop() == 0
+    settled = broker.directory / "settled"
+    options = []
+    for line in lines:
+        program, source, _, *option = line.partition("settled in: ")[2].removesuffix(" (or =rollback)").split()
+        assert (program, source) == ("qstore-recover", str(broker.data_directory))
+        options += [each.replace("=commit", f"={outcome}") for each in option]
+    found = CliRunner().invoke(qstore_recover.command, [str(broker.data_directory), str(settled), *options])
+    assert found.exit_code == 0, found.output
+    broker.data_directory = settled
+    said = len(broker.log_text())
+    broker.start()
+    assert " in doubt" not in broker.log_text()[said:]
+    for name, branch in fixture.manifest["branches"].items():
+        if name in fixture.manifest["in_doubt_expected"]:
+            for queue, numbers in branch["enqueues" if outcome == "commit" else "dequeues"].items():
+                counts[queue] += len(numbers)
+    with RawPeer(broker.port) as peer:
+        assert {name: peer.message_count(name) for name in counts} == counts

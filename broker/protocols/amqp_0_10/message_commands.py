@@ -24,20 +24,24 @@ from broker.errors import (
     ModelError,
     NotAllowedError,
     NotFoundError,
+    NotImplementedByBrokerError,
     ResourceLimitExceededError,
     ResourceLockedError,
 )
 from broker.protocols.amqp_0_10.deliveries import Delivery
 from broker.protocols.amqp_0_10.sequence import wrap_ranges
 from broker.protocols.amqp_0_10.subscription import Subscription
+from broker.queues.argument_table import as_text, shown
 from broker.queues.entry import Entry
 from broker.queues.queue import Queue
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_result
+from formats.amqp_0_10.maps import TypedMap
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.server_session import ServerSession
 
+_SELECTOR: Final = "x-apache-selector"  # qpidd, SemanticState.cpp
 _MOST_SUBSCRIPTIONS: Final = 10_000  # of one session
 _ACCEPT_MODES: Final = frozenset(AcceptMode)
 _ACQUIRE_MODES: Final = frozenset(AcquireMode)
@@ -139,6 +143,7 @@ def _acquire(session: ServerSession, number: int, values: _Values) -> None:
 def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     destination = values["destination"] or ""
     queue = session.find_queue(values["queue"])
+    _check_selector(values["arguments"])
     if destination in session.subscriptions:
         raise NotAllowedError(f"Destination {destination} is in use in this session")
     if len(session.subscriptions) >= _MOST_SUBSCRIPTIONS:
@@ -154,6 +159,14 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     queue.add_consumer(subscription)
     if values["exclusive"]:
         queue.exclusive_consumer = subscription
+
+
+def _check_selector(arguments: TypedMap | None) -> None:
+    """A consumer with a selector would take messages that are for others. Raises NotImplementedByBrokerError."""
+    selector = None if arguments is None else arguments.get(_SELECTOR)
+    if selector is not None and selector.value:
+        text = f"{_SELECTOR} {shown(as_text(selector.value))} is not implemented"
+        raise NotImplementedByBrokerError(f"message.subscribe: {text}: a consumer gets every message of its queue")
 
 
 def _find(session: ServerSession, values: _Values) -> Subscription:

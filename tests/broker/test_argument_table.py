@@ -1,0 +1,188 @@
+"""Arguments that ask for what this broker does not have: refused, told in the log, or asking for nothing after all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from broker.errors import NotImplementedByBrokerError
+from broker.logs import NOTICE
+from broker.queues.argument_table import TABLE, Effect, unmet
+from broker.queues.arguments import POLICIES
+from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from tests.broker.test_wiring_kept import play
+from tests.broker.wired_broker import Wired
+
+REFUSED: Final[tuple[tuple[str, Any], ...]] = (
+    *(("qpid.policy_type", policy) for policy in POLICIES if policy != "reject"),
+    ("qpid.policy_type", b"ring"),
+    ("qpid.last_value_queue", 1),
+    ("qpid.last_value_queue", 0),  # qpidd looks only whether it is there
+    ("qpid.last_value_queue_no_browse", 1),
+    ("qpid.last_value_queue_key", "key"),
+    ("qpid.LVQ_key", "key"),
+    ("qpid.priorities", 10),
+    ("qpid.priorities", "10"),
+    ("qpid.priorities", b"2"),
+    ("x-qpid-priorities", 2),
+    ("qpid.fairshare", 5),
+    ("qpid.fairshare-3", 5),
+    ("x-qpid-fairshare", 5),
+    ("x-qpid-fairshare-0", 1),
+    ("qpid.group_header_key", "group"),
+    ("qpid.shared_msg_group", 1),
+    ("qpid.group_timestamp", True),
+    ("qpid.browse-only", True),
+    ("qpid.filter", "a = 1"),
+    ("qpid.queue_msg_sequence", "number"),
+    ("qpid.lifetime-policy", "delete-if-unused-and-empty"),
+    ("qpid.queue_event_generation", 1),
+    ("qpid.queue_event_generation", 2),
+    ("qpid.replicate", "all"),
+    ("qpid.replicate", "configuration"),
+    ("qpid.trace.id", "broker-1"),
+    ("qpid.trace.exclude", "broker-1"),
+    ("qpid.trace.excludes", "broker-1"),
+)
+TOLD: Final[tuple[tuple[str, Any], ...]] = (
+    ("qpid.flow_stop_count", 10),
+    ("qpid.flow_stop_size", "10"),
+    ("qpid.flow_resume_count", 10),
+    ("qpid.flow_resume_size", 10),
+    ("x-qpid-capacity", 10),
+    ("x-qpid-flow-resume-capacity", 10),
+    ("qpid.alert_count", 10),
+    ("qpid.alert_count_up", 10),
+    ("qpid.alert_count_down", 10),
+    ("qpid.alert_size", 10),
+    ("qpid.alert_size_up", 10),
+    ("qpid.alert_size_down", 10),
+    ("qpid.alert_repeat_gap", 10),
+    ("x-qpid-maximum-message-count", 10),
+    ("x-qpid-maximum-message-size", 10),
+    ("x-qpid-maximum-message-age", 10),
+    ("x-qpid-minimum-alert-repeat-gap", 10),
+    ("qpid.paging", True),
+    ("qpid.max_pages_loaded", 4),
+    ("qpid.page_factor", 1),
+    ("qpid.persist_last_node", 1),
+    ("qpid.efp_partition_num", 1),
+    ("qpid.efp_pool_file_size", 2048),
+    ("qpid.wcache-page-size", 32),
+    ("qpid.wcache-num-pages", 16),
+)
+MET: Final[tuple[tuple[str, Any], ...]] = (
+    ("qpid.policy_type", "reject"),
+    ("qpid.policy_type", b"reject"),
+    ("qpid.priorities", 1),
+    ("qpid.priorities", 0),
+    ("x-qpid-priorities", "1"),
+    ("qpid.fairshare", 0),
+    ("qpid.last_value_queue_key", ""),
+    ("qpid.shared_msg_group", 0),
+    ("qpid.browse-only", False),
+    ("qpid.queue_event_generation", 0),
+    ("qpid.replicate", "none"),
+    ("qpid.flow_stop_count", 0),
+    ("qpid.flow_stop_size", "0"),
+    ("qpid.paging", "false"),
+    ("qpid.max_count", 5),
+    ("qpid.max_size", 5),
+    ("qpid.file_count", 4),
+    ("qpid.file_size", 1),
+    ("qpid.auto_delete_timeout", 3),
+    ("no-local", True),
+    ("x-anything", "else"),
+)
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+def test_what_is_refused(name: str, value: Any) -> None:
+    (found,) = unmet(typed_map({"x": 1, name: value}))
+    assert found.is_refused
+    text = value.decode() if isinstance(value, bytes) else value
+    assert str(found).startswith(f"{name} {text!r} is not implemented: ")
+
+
+@pytest.mark.parametrize(("name", "value"), TOLD)
+def test_what_is_only_told(name: str, value: Any) -> None:
+    (found,) = unmet(typed_map({name: value}))
+    assert not found.is_refused
+
+
+@pytest.mark.parametrize(("name", "value"), MET)
+def test_what_asks_for_nothing_that_is_not_there(name: str, value: Any) -> None:
+    assert unmet(typed_map({name: value})) == []
+
+
+def test_the_table_has_each_key_once_and_every_row_is_tried_here() -> None:
+    assert max(Counter(row.key for row in TABLE).values()) == 1
+    tried = {found.row.key for name, value in (*REFUSED, *TOLD) for found in unmet(typed_map({name: value}))}
+    assert tried == {row.key for row in TABLE}
+    assert {row.effect for row in TABLE} == set(Effect)
+    assert unmet(EMPTY_MAP) == []
+
+
+def test_a_value_as_long_as_may_be_makes_no_long_text() -> None:
+    (found,) = unmet(typed_map({"qpid.group_header_key": "\n" + "g" * 60_000}))
+    assert len(str(found)) < 300
+    assert str(found).isprintable()
+
+
+def test_a_declaration_that_is_refused_makes_no_queue(tmp_path: Path) -> None:
+    async def scene(stage: Wired) -> None:
+        with pytest.raises(NotImplementedByBrokerError, match=r'queue "ring": qpid\.policy_type \'ring\' is not impl'):
+            await stage.wiring.declare_queue(
+                "ring", durable=True, arguments=typed_map({"qpid.max_count": 5, "qpid.policy_type": "ring"})
+            )
+        assert stage.broker.queues == {}
+        assert stage.store is not None
+        assert not stage.store.journals
+
+    play(tmp_path, scene)
+
+
+def test_what_has_no_effect_is_told_once_for_each_argument(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(NOTICE)
+
+    async def scene(stage: Wired) -> None:
+        for name in ("one", "two"):
+            arguments = typed_map({"qpid.flow_stop_count": 5, "qpid.alert_size": 9})
+            await stage.wiring.declare_queue(name, arguments=arguments)
+        await stage.wiring.declare_queue("one", arguments=typed_map({"qpid.paging": True}))
+
+    play(tmp_path, scene)
+    lines = [record.getMessage() for record in caplog.records if record.name == "Model"]
+    assert [line.split(" is not implemented: ")[0] for line in lines] == [
+        'Queue "one": qpid.flow_stop_count 5',
+        'Queue "one": qpid.alert_size 9',
+    ]
+
+
+def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there from qpidd, or from an earlier version, and stays."""
+    lacking = typed_map({"qpid.policy_type": "ring", "qpid.priorities": 4, "qpid.alert_count": 3})
+
+    async def elder(stage: Wired) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("broker.wiring.unmet", lambda _arguments: [])
+            await stage.wiring.declare_queue("old", durable=True, arguments=lacking)
+            await stage.wiring.declare_queue("plain", durable=True, arguments=typed_map({"qpid.alert_count": 3}))
+
+    async def later(stage: Wired) -> None:
+        assert set(stage.broker.queues) == {"old", "plain"}
+        await stage.wiring.declare_queue("old", durable=True, arguments=lacking)
+
+    play(tmp_path, elder)
+    caplog.clear()
+    play(tmp_path, later)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith(
+        "Queue \"old\" is served as a plain FIFO queue: qpid.policy_type 'ring' is not implemented: "
+    )
+    assert "; qpid.priorities 4 is not implemented: messages are delivered in the order" in warning
