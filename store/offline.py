@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
@@ -137,6 +137,17 @@ class _OpenTransactions:
         ]
 
 
+def _nobody(_layout: StoreLayout) -> None:
+    """No process is looked for."""
+
+
+def _in_use(layout: StoreLayout, holder: int) -> str:
+    return (
+        f"{layout.path}: process {holder} has this store open (a broker, as a rule), and writes while it is read: "
+        "records that look torn, missing or not yet sealed are no sign of a crash; stop it for a reliable result"
+    )
+
+
 class OfflineStore:
     """A store, a journal or a journal file, opened for reading.
 
@@ -147,17 +158,21 @@ class OfflineStore:
         journals: the queues' journals.
         rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
         closing: version 2: how the store was closed.
+        holder: the process that has the store open; None if none is known to.
         pool: the files of a linearstore's partitions; None for the other stores.
         damage: what is wrong, as far as it was looked at.
         orphaned: those among it that are orphans, which recovery leaves out.
         notices: one line each: what a user should know, and no damage.
     """
 
-    def __init__(self, disk: Disk, layout: StoreLayout) -> None:
+    def __init__(self, disk: Disk, layout: StoreLayout, holder: int | None = None) -> None:
         self.layout = layout
         self.damage: list[Damage] = list(layout.damage)
         self.notices: list[str] = list(layout.notices)
-        surroundings = read_surroundings(disk, layout)
+        self.holder = holder
+        if holder is not None:
+            self.notices.append(_in_use(layout, holder))
+        surroundings = read_surroundings(disk, layout, is_open=holder is not None)
         self.wiring = surroundings.wiring
         self.rid_high_water = surroundings.rid_high_water
         self.closing = surroundings.closing
@@ -426,8 +441,13 @@ def torn_tail(journal: Journal, end: JournalEnd) -> str:
     return f"{file.path}: torn tail{record} at 0x{offset:x}: {end.what}; recovery cuts it off"
 
 
-def open_store(disk: Disk, path: str) -> OfflineStore:
+def open_store(disk: Disk, path: str, find_holder: Callable[[StoreLayout], int | None] = _nobody) -> OfflineStore:
     """Open whatever is at `path`.
+
+    Args:
+        disk: reads it.
+        path: as a person names it.
+        find_holder: finds the process that has a store open, as `in_use.holder_of_store` does.
 
     Raises:
         UnusableInputError: nothing that could be read as a store.
@@ -435,6 +455,6 @@ def open_store(disk: Disk, path: str) -> OfflineStore:
     """
     layout = find_layout(disk, path)
     try:
-        return OfflineStore(disk, layout)
+        return OfflineStore(disk, layout, find_holder(layout))
     except NotAJournalError as error:
         raise UnusableInputError(str(error)) from None

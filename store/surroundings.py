@@ -51,8 +51,14 @@ class Surroundings:
     notices: list[str] = field(default_factory=list)
 
 
-def read_surroundings(disk: Disk, layout: StoreLayout) -> Surroundings:
-    """Read what `layout` has beside its journals."""
+def read_surroundings(disk: Disk, layout: StoreLayout, *, is_open: bool = False) -> Surroundings:
+    """Read what `layout` has beside its journals.
+
+    Args:
+        disk: reads it.
+        layout: what there is.
+        is_open: whether a process has the store open, which therefore cannot be closed cleanly yet.
+    """
     found = Surroundings()
     if layout.environment is not None:
         _read_environment(disk, layout.environment, found)
@@ -61,7 +67,7 @@ def read_surroundings(disk: Disk, layout: StoreLayout) -> Surroundings:
     elif layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.LOOSE):
         found.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
     if layout.kind is StoreKind.VERSION_2:
-        _read_store_file(disk, layout, found)
+        _read_store_file(disk, layout, found, is_open=is_open)
     if found.wiring is not None:
         found.damage.extend(found.wiring.damage)
         found.notices.extend(found.wiring.notices)
@@ -120,7 +126,7 @@ def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int
         return None
 
 
-def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> None:
+def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
     path = layout.store_file
     if path is None:
         root = posixpath.dirname(layout.catalogue or layout.path)
@@ -139,5 +145,5 @@ def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> No
         return
     found.closing, damage = read_closing(disk, posixpath.dirname(path), content)
     found.damage.extend(damage)
-    if not content.clean_close:
+    if not content.clean_close and not is_open:
         found.notices.append(f"{path}: the store was not closed cleanly")

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from store.check.check import StoreCheck, check_store
 from store.disk import OsDisk
+from store.in_use import holder_of_store
 from store.layout import UnusableInputError
 from store.offline import open_store
 from tools.check.objects import journal_object, notice_object, store_object, transactions_of
@@ -72,7 +73,7 @@ def _check(path: str, output: JsonLines | None, console: Console, *, paranoid: b
     began = time.monotonic()
     try:
         with reading_progress(OsDisk()) as disk:
-            store = open_store(disk, path)
+            store = open_store(disk, path, holder_of_store)
             checked = check_store(disk, store, paranoid=paranoid, stage=disk.expect)
     except UnusableInputError as error:
         click.echo(f"qstore-check: {printable(str(error))}", err=True)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from formats.rhm.records import RECORD_KINDS, Kind
 from store.disk import OsDisk
+from store.in_use import holder_of_store
 from store.layout import UnusableInputError
 from store.offline import open_store
 from tools.dump.body_files import BodyFileError
@@ -134,7 +135,7 @@ def command(
     sections = Sections(outstanding=outstanding, transactions=transactions, wiring=wiring)
     try:
         with reading_progress(OsDisk()) as disk:
-            store = open_store(disk, path)
+            store = open_store(disk, path, holder_of_store)
             disk.expect("reading journals", store.size)
             recovered = store.recover() if any(sections) else None
             if outstanding:

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from store.disk import OsDisk
+from store.in_use import holder_of_store
 from store.journal.format import JournalFormat
 from store.journal.records import MAX_XID_SIZE
 from store.layout import UnusableInputError
@@ -218,7 +219,7 @@ def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bo
     """Show the sizes of a store's queues. Whether damage was found."""
     try:
         with reading_progress(OsDisk()) as disk:
-            store = open_store(disk, path)
+            store = open_store(disk, path, holder_of_store)
             disk.expect("reading journals", store.size)
             recovered = store.recover()
             disk.expect("measuring", store.size)
