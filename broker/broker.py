@@ -253,9 +253,6 @@ class Broker:
         for user, name in alternates:
             if name and name in self.exchanges:
                 user.alternate = self.exchanges[name]
-        _LOG.info("Recovered %d queues", len(by_id))
-        if self.in_doubt_messages:
-            _LOG.notice("%d messages wait for distributed transactions in doubt", self.in_doubt_messages)
 
     def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
         assert self.store is not None

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -85,9 +86,11 @@ class Life:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         Signals(partial(self._end, loop, ended), partial(_call_soon, loop, self._reload))
+        began = time.monotonic()
         self._store = self._open_store()
         broker = Broker(self._settings, self._store, loop.call_soon)
         broker.recover(restore_message)
+        _log_recovery(broker, time.monotonic() - began)
         server = Server(broker, self._settings)
         server.store_failed = partial(self._store_failed, ended)
         pid_file: PidFile | None = None
@@ -196,6 +199,24 @@ def _release(pid_file: PidFile) -> None:
             error.filename,
             error.strerror,
         )
+
+
+def _log_recovery(broker: Broker, seconds: float) -> None:
+    """Say what came back, and how long it took to open the store and read it."""
+    if broker.store is None:
+        return
+    queues = [queue for queue in broker.queues.values() if queue.durable]
+    messages = sum(queue.message_count for queue in queues)
+    crashed = "" if broker.store.was_clean or not queues else ", of a store that was not closed cleanly"
+    text = "Recovered %s and %s in %.1f s%s"
+    _LOG.notice(text, _counted(len(queues), "durable queue"), _counted(messages, "message"), seconds, crashed)
+    if broker.in_doubt_messages:
+        in_doubt = _counted(broker.in_doubt_messages, "message")
+        _LOG.notice("Transactions in doubt hold %s, which nobody gets before they are settled", in_doubt)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _reason(error: OSError) -> str:

@@ -25,7 +25,8 @@ from typing import Any, Final, cast
 
 from broker.broker import Broker
 from broker.errors import InternalError, ModelError
-from broker.logs import log_of
+from broker.log_budget import LogBudget
+from broker.logs import DEBUG, INFO, WARNING, log_of
 from broker.pressure import Pressure
 from broker.protocols.amqp_0_10 import traced_connection
 from broker.protocols.amqp_0_10.connection import Phase
@@ -62,6 +63,7 @@ class Server:
         store_failed: called when the store can sync nothing any more, so that the broker has to end.
         connections: those that there are.
         refused: those that are one too many, until they are told so.
+        too_many: lines about them.
     """
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
@@ -73,6 +75,7 @@ class Server:
         self.sessions = SessionRegistry(broker)
         self.connections: dict[SocketConnection, None] = {}
         self.refused: dict[SocketConnection, None] = {}
+        self.too_many = LogBudget(_LOG, WARNING, "clients beyond the limit of connections")
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._password_checks = ThreadPoolExecutor(self.settings.password_checks, "password-check")
@@ -108,8 +111,7 @@ class Server:
             self._servers.append(server)
             ports.extend(each.getsockname()[1] for each in server.sockets)
             port = port or ports[0]
-        for number in dict.fromkeys(ports):
-            _LOG.notice("Listening on TCP/TCP6 port %d", number)
+        self._log_listening()
         self._watch_store()
         await self.broker.wiring.keep_standard_exchanges()
         self._tick()
@@ -117,6 +119,16 @@ class Server:
         gc.collect()
         gc.freeze()
         return ports
+
+    def _log_listening(self) -> None:
+        """Say where, a line for each port. The words up to the port are qpidd's."""
+        addresses: dict[int, list[str]] = {}
+        for name in (each.getsockname() for server in self._servers for each in server.sockets):
+            addresses.setdefault(name[1], []).append(name[0])
+        for port, hosts in addresses.items():
+            is_loopback = all(ipaddress.ip_address(host).is_loopback for host in hosts)
+            only = "; the loopback interface only, see --interface" if is_loopback else ""
+            _LOG.notice("Listening on TCP/TCP6 port %d (%s%s)", port, ", ".join(hosts), only)
 
     def _watch_store(self) -> None:
         store = self.broker.store
@@ -163,6 +175,7 @@ class Server:
         for connection in list(self.connections):
             connection.tick(now)
         self.sessions.tick(now)
+        self.too_many.tick(now)
         for queue in self.broker.idle_queues.take_due():
             self.run(self.broker.wiring.delete_if_unused(queue), _nobody_waits)
         self.pressure.forget()
@@ -274,11 +287,8 @@ class SocketConnection(asyncio.Protocol):
         self._peer = _shown(peer)
         is_one_too_many = len(server.connections) >= server.settings.max_connections
         if is_one_too_many:
-            _LOG.warning(
-                "Client max connection count limit exceeded: %d; %s is refused",
-                server.settings.max_connections,
-                self._peer,
-            )
+            text = "Client max connection count limit exceeded: %d; %s is refused"
+            server.too_many.write(time.monotonic(), text, server.settings.max_connections, self._peer)
             if len(server.refused) >= _MOST_REFUSED:
                 self._transport.abort()
                 return
@@ -354,7 +364,8 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The socket is closed."""
-        _LOG.debug("Client %s: disconnected", self._peer)
+        level = INFO if self._machine is not None and self._machine.user else DEBUG
+        _LOG.log(level, "Client %s: disconnected", self._peer)
         self._server.connections.pop(self, None)
         self._server.refused.pop(self, None)
         machine, self._machine, self._transport = self._machine, None, None

@@ -44,7 +44,7 @@ class BrokerSettings:
 
     port: int = 5672
     interfaces: tuple[str, ...] = LOOPBACK
-    backlog: int = 10
+    backlog: int = 512
     data_directory: str | None = None
     auth: bool = True
     realm: str = "QPID"

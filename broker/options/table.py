@@ -79,7 +79,11 @@ _BROKER: Final = Group(
             "only. 0.0.0.0 and :: are all of IPv4 and IPv6. May be repeated", repeatable=True,
         ),
         Option("max-connections", _NUMBER, "N", "500", "Connections at one time", least=1, most=1_000_000),
-        Option("connection-backlog", _NUMBER, "N", "10", "Connections that wait to be accepted", least=1, most=65_535),
+        Option(
+            "connection-backlog", _NUMBER, "N", "512", "Connections that wait to be accepted, as far as the system "
+            "allows (net.core.somaxconn). With qpidd's default, 10, many clients that come at once wait for seconds",
+            least=1, most=65_535,
+        ),
         Option("max-negotiate-time", _NUMBER, "MS", "10000", "Until a connection must be open, in ms", least=1),
         Option("tcp-nodelay", _SWITCH, YES_NO, "yes", "Sends at once, and does not wait for more to go with it"),
         Option("transport", _TEXT, "NAME", "tcp", "Kind of connections", words=("tcp",)),

@@ -106,7 +106,7 @@ class AnonymousServer:
 
     def step(self, _response: bytes, /) -> Outcome:
         """There are no challenges."""
-        return Failure("ANONYMOUS: a response that was not asked for")
+        return Failure("a response that was not asked for")
 
 
 class PlainServer:
@@ -127,17 +127,17 @@ class PlainServer:
     def step(self, response: bytes, /) -> Outcome:
         """Take name and password apart."""
         if len(response) > MAX_RESPONSE:
-            return Failure("PLAIN: the response is too long")
+            return Failure("the response is too long")
         try:
             authorization, name, password = response.decode().split("\0")
         except ValueError:
-            return Failure("PLAIN: the response is not authorization, name and password")
+            return Failure("the response is not authorization, name and password")
         suffix = f"@{self._realm}"
         name, authorization = name.removesuffix(suffix), authorization.removesuffix(suffix)
         if not name.isprintable() or not 0 < len(name) <= MAX_NAME:
-            return Failure("PLAIN: the name cannot be a user's")
+            return Failure("the name cannot be a user's")
         if authorization not in ("", name):
-            return Failure(f"PLAIN: user {name!a} may not act for another")
+            return Failure(f"user {name!a} may not act for another")
         if self._verify is None:
             return Success(name + suffix)
         if not is_user_name(name):

@@ -69,12 +69,12 @@ def test_defaults_are_the_documents() -> None:
     numbers: Mapping[str, int] = {
         "port": 5672,
         "max-connections": 500,
-        "connection-backlog": 10,
         "default-flow-stop-threshold": 80,
         "default-flow-resume-threshold": 70,
         "default-event-threshold-ratio": 80,
     }
     assert {name: found.number(name) for name in numbers} == numbers
+    assert found.number("connection-backlog") == 512, "the documents' 10 makes 500 clients wait for half a minute"
     assert found.seconds("wait") == 10
     assert found.seconds("queue-purge-interval") == 600
     assert found.word("config") == "/etc/qpidd.conf"

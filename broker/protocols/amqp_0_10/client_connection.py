@@ -8,8 +8,11 @@ Source: AMQP 0-10, connection and session.
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from broker.content import Content
@@ -61,7 +64,13 @@ class ClientConnection(Connection[ClientSession]):
     ) -> None:
         super().__init__(max_message_bytes)
         self._choose_mechanism, self._virtual_host = choose_mechanism, virtual_host
-        self._client_properties = {"product": "qstore", "platform": "Python", "host": socket.gethostname()}
+        self._client_properties: dict[str, Any] = {
+            "product": "qstore",
+            "platform": "Python",
+            "host": socket.gethostname(),
+            "qpid.client_process": Path(sys.argv[0]).name,
+            "qpid.client_pid": os.getpid(),
+        }
         self._client_properties.update(client_properties or {})
         self._wanted_heartbeat = heartbeat
         self._mechanism: ClientMechanism | None = None

@@ -17,6 +17,7 @@ from broker.content import Content
 from broker.errors import ModelError
 from broker.logs import log_of
 from broker.protocols.amqp_0_10.assembly import FramingError
+from broker.protocols.amqp_0_10.client_properties import described
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
 from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
 from broker.protocols.amqp_0_10.server_session import ServerSession
@@ -24,6 +25,7 @@ from broker.protocols.amqp_0_10.session import DetachError, State, detach_reason
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from broker.protocols.amqp_0_10.streaming import Stream
 from broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader
+from broker.protocols.detection import foreign_client
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
 from broker.settings import BrokerSettings
@@ -31,7 +33,6 @@ from broker.turn import Turn
 from formats.amqp_0_10.codes import CloseCode, DetachCode
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
 
-_SECURITY_LOG: Final = log_of("Security")
 _LOG: Final = log_of("Protocol")
 
 ROOM: Final = 64 * 1024  # bytes that one connection is sent before others have their turn
@@ -81,9 +82,9 @@ class ServerConnection(Connection[ServerSession]):
     """
 
     __slots__ = (
-        "__weakref__", "_authentication", "_channel_max", "_host", "_is_local", "_is_tuned", "_mechanism", "_now",
-        "_peer", "_refusal", "_registry", "_sasl_steps", "_settings", "_told", "_turn", "can_send", "room", "streams",
-        "transfers", "user",
+        "__weakref__", "_authentication", "_channel_max", "_description", "_host", "_is_local", "_is_tuned",
+        "_mechanism", "_mechanism_name", "_now", "_peer", "_refusal", "_registry", "_sasl_steps", "_settings", "_told",
+        "_turn", "can_send", "room", "streams", "transfers", "user",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +107,7 @@ class ServerConnection(Connection[ServerSession]):
         self._refusal, self._peer = refusal, peer
         self._mechanism: ServerMechanism | None = None
         self._sasl_steps = 0
+        self._mechanism_name = self._description = ""
         self._is_tuned = False
         self._channel_max = settings.max_channels - 1
         self.user = ""
@@ -209,7 +211,8 @@ class ServerConnection(Connection[ServerSession]):
         self.output.append(PROTOCOL_HEADER)
         self.has_output()
         if header != PROTOCOL_HEADER:
-            self.close_text = f"a client that does not speak AMQP 0-10 began with {header!r}"
+            text = "Refused %s from %s: this broker speaks AMQP 0-10"
+            self._registry.foreign_clients.write(self._now(), text, foreign_client(header), self._peer)
             self.closed()
             return
         mechanisms = self._authentication.mechanisms(is_local=self._is_local)
@@ -225,6 +228,7 @@ class ServerConnection(Connection[ServerSession]):
             locales=("en_US",),
         )
         if not mechanisms:
+            self._log_failed_login("without a user file only clients of this host are let in; see --user-file")
             self.fail(CloseCode.CONNECTION_FORCED, "there is no way to say who you are from another host")
 
     def on_control(self, name: str, values: dict[str, Any]) -> None:
@@ -241,17 +245,18 @@ class ServerConnection(Connection[ServerSession]):
                 return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
-            _LOG.debug("Client %s: connection opened by %s", self._peer, self.user)
+            _LOG.info("Client %s: connection opened by %s%s", self._peer, self.user, self._description)
         else:
             raise FramingError(f"{name} is not to come here")
 
     def _start(self, values: dict[str, Any]) -> None:
         name = values["mechanism"] or ""
+        self._description = described(values["client_properties"])
         mechanism = self._authentication.mechanism(name, is_local=self._is_local)
         if mechanism is None:
             self._refuse(f"mechanism {name[:64]!a} is not offered")
             return
-        self._mechanism = mechanism
+        self._mechanism, self._mechanism_name = mechanism, name
         self._took_step(mechanism.start(values["response"]))
 
     def _took_step(self, outcome: Outcome) -> None:
@@ -273,8 +278,12 @@ class ServerConnection(Connection[ServerSession]):
         self.resume()
 
     def _refuse(self, reason: str) -> None:
-        _SECURITY_LOG.info("Client %s: Authentication failed: %s", self._peer, reason)
+        self._log_failed_login(f"{self._mechanism_name}: {reason}" if self._mechanism_name else reason)
         self.fail(CloseCode.CONNECTION_FORCED, "Authentication failed")
+
+    def _log_failed_login(self, reason: str) -> None:
+        text = "Client %s: Authentication failed: %s%s"
+        self._registry.failed_logins.write(self._now(), text, self._peer, reason, self._description)
 
     def _authenticated(self, user: str) -> None:
         self.user = user

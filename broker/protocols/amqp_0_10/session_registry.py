@@ -3,12 +3,16 @@
 A session belongs to a user and has a name, which is unique among the user's sessions. One that was granted a timeout
 outlives its connection for so long; there is a limit to how many do.
 
+What else connections have in common is here, too: the room for unfinished messages, and for lines in the log.
+
 Source: AMQP 0-10, session, rules one-transport-per-session and scoping.
 """
 
 from __future__ import annotations
 
 from broker.broker import Broker
+from broker.log_budget import LogBudget
+from broker.logs import WARNING, log_of
 from broker.protocols.amqp_0_10.assembly import Budget
 from broker.protocols.amqp_0_10.interrupted import InterruptedMessages
 from broker.protocols.amqp_0_10.server_session import ServerSession
@@ -24,6 +28,7 @@ class SessionRegistry:
         budget: what the messages may hold of which a part has come, over all connections; one of the largest may come
             in any case.
         interrupted: messages of which a part has come, and whose senders may go on with them.
+        failed_logins, foreign_clients: lines about clients that are not let in.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -31,6 +36,8 @@ class SessionRegistry:
         settings = broker.settings
         self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
         self.interrupted = InterruptedMessages(settings)
+        self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
+        self.foreign_clients = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # until when it is kept, in order of being detached
 
@@ -69,6 +76,8 @@ class SessionRegistry:
     def tick(self, now: float) -> None:
         """End the sessions whose timeout is over, and forget what was kept long enough."""
         self.interrupted.tick(now)
+        self.failed_logins.tick(now)
+        self.foreign_clients.tick(now)
         for session, until in list(self._detached.items()):
             if until <= now:
                 self.end(session)
