@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Coroutine
@@ -18,6 +19,7 @@ from formats.amqp_0_10.codes import CloseCode
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import allow_open_files
 from tests.support.served import SETTINGS, Served, client, served
 
 
@@ -154,11 +156,12 @@ def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixtu
             for category in ("Network", "Protocol", "Model"):
                 caplog.set_level("DEBUG", category)
             with await client(RawConnection, found.port) as stranger:
-                begin = "Client {}:{}: ".format(*stranger.socket.getsockname())
+                address = "{}:{}".format(*stranger.socket.getsockname())
+                begin = f"Client {address}: "
                 await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00")
                 assert await client(is_closed, stranger)
             await found.until(lambda: not found.server.connections)
-            why = r"connection closed: a client that does not speak AMQP 0-10 began with b'AMQP\x00\x01\x00\x00'"
+            why = f"Refused an AMQP 1.0 client from {address}: this broker speaks AMQP 0-10"
             assert lines(begin) == ["connected", why, "disconnected"]
             caplog.clear()
             with await client(RawPeer, found.port) as peer:
@@ -196,6 +199,20 @@ def test_a_port_that_somebody_has(tmp_path: Path) -> None:
                 await server.listen()
             await server.close()
 
+    run(test())
+
+
+def test_as_many_clients_as_may_connect_can_come_at_once() -> None:
+    """While the event loop is busy nobody is accepted: whom the system does not let wait tries again seconds later."""
+
+    async def test() -> None:
+        async with served() as found:
+            with contextlib.ExitStack() as opened:
+                for _ in range(found.server.settings.max_connections):
+                    opened.enter_context(socket.create_connection(("127.0.0.1", found.port), timeout=0.5))
+                await found.until(lambda: len(found.server.connections) == found.server.settings.max_connections)
+
+    allow_open_files(2_000)
     run(test())
 
 

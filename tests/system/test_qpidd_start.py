@@ -19,6 +19,7 @@ from broker.pid_file import holder_of
 from broker.security.users import Users
 from formats.amqp_0_10.maps import TypedMap
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
+from tests.support.raw_peer import RawPeer
 from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running
 
 ROOT: Final = Path(__file__).parents[2]
@@ -190,6 +191,31 @@ def test_it_says_no_port_that_was_chosen_by_who_started_it(start: StartQpidd, qp
     assert (second.returncode, output) == (0, "")
 
 
+def test_the_log_tells_where_it_listens_and_what_it_has_recovered(start: StartQpidd, tmp_path: Path) -> None:
+    options = ("--load-module", "store", *SMALL, "--port", "0", "--data-dir", str(tmp_path / "data"))
+    first = start(*options, "--auth", "no", "--interface", "0.0.0.0")
+    with RawPeer(port_of(first)) as peer:
+        peer.declare("q")
+        peer.publish("q", b"1")
+        peer.publish("q", b"2")
+        peer.sync()
+    first.kill()
+    log = first.communicate(timeout=PATIENCE_SECONDS)[1]
+    assert re.search(r"\[Broker\] notice Recovered 0 durable queues and 0 messages in [0-9.]+ s\n", log)
+    assert re.search(r"\[Network\] notice Listening on TCP/TCP6 port [0-9]+ \(0\.0\.0\.0\)\n", log)
+    second = start(*options)
+    port_of(second)
+    second.terminate()
+    log = second.communicate(timeout=PATIENCE_SECONDS)[1]
+    found = "1 durable queue and 2 messages in [0-9.]+ s, of a store that was not closed cleanly"
+    assert re.search(rf"\[Broker\] notice Recovered {found}\n", log)
+    third = start(*options)
+    port_of(third)
+    third.terminate()
+    log = third.communicate(timeout=PATIENCE_SECONDS)[1]
+    assert re.search(r"\[Broker\] notice Recovered 1 durable queue and 2 messages in [0-9.]+ s\n", log)
+
+
 def test_loopback_alone_unless_told(start: StartQpidd) -> None:
     assert answer(port_of(start("-p0", "--no-data-dir", "--interface", "127.0.0.2")), "127.0.0.2") == PROTOCOL_HEADER
     port = port_of(start("-p0", "--no-data-dir"))
@@ -238,7 +264,8 @@ def test_the_log_goes_where_it_is_told_to(start: StartQpidd, tmp_path: Path) -> 
     port = port_of(process)
     process.terminate()
     assert process.communicate(timeout=PATIENCE_SECONDS) == ("", "")
-    assert log.read_text() == f"[Network] notice Listening on TCP/TCP6 port {port}\n"
+    where = "(127.0.0.1, ::1; the loopback interface only, see --interface)"
+    assert log.read_text() == f"[Network] notice Listening on TCP/TCP6 port {port} {where}\n"
 
 
 def test_an_option_without_effect_is_told(start: StartQpidd) -> None:

@@ -1,0 +1,138 @@
+"""What the log tells of clients: who has come, who was refused and why, and which other protocol one speaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.log_budget import MAX_LINES, PERIOD_SECONDS
+from broker.protocols.detection import foreign_client
+from broker.security.authentication import Authentication
+from broker.settings import BrokerSettings
+from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from formats.amqp_0_10.maps import typed_map
+from tests.broker.protocols.test_connection import Passwords
+from tests.broker.protocols.world import Client, World
+
+FOREIGN = {
+    b"AMQP\x00\x00\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x01\x01\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x01\x01\x00\x09": "an AMQP 0-9 client",
+    b"AMQP\x01\x01\x08\x00": "an AMQP 0-8 client",
+    b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",
+    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that asks for SASL",
+    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that asks for TLS",
+    b"AMQP\x09\x09\x09\x09": "a client of an AMQP version that is not known (header 41 4d 51 50 09 09 09 09)",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01": "a TLS client",
+    b"GET / HT": "an HTTP client",
+    b"POST /ap": "an HTTP client",
+    b"SSH-2.0-": "a client of an unknown protocol (it began with b'SSH-2.0-')",
+    b"\n\x1b[2J\x00xy": "a client of an unknown protocol (it began with b'\\n\\x1b[2J\\x00xy')",
+}
+PROPERTIES = {
+    "product": "qpid-cpp",
+    "version": "1.39.0",
+    "platform": "Linux",
+    "qpid.client_process": "qpid-send",
+    "qpid.client_pid": 4711,
+    "secret": "not shown",
+}
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
+    found = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def guarded(*, users: bool = True) -> World:
+    authentication = Authentication(is_on=True, realm="QPID", users=Passwords() if users else None)
+    return World(BrokerSettings(auth=True), authentication)
+
+
+def log_in(world: World, mechanism: str, response: bytes | None, **properties: object) -> Client:
+    client = world.connect()
+    client.machine._peer = "192.0.2.1:5"
+    client.send(PROTOCOL_HEADER)
+    client.control(
+        "connection.start-ok", client_properties=typed_map(properties), mechanism=mechanism, response=response
+    )
+    for check, done in client.host.checks:
+        done(check.run())
+    client.sync()
+    return client
+
+
+@pytest.mark.parametrize("begin", FOREIGN, ids=FOREIGN.values())
+def test_a_client_of_another_protocol_is_named_and_answered(begin: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    assert foreign_client(begin) == FOREIGN[begin]
+    client = World().connect()
+    client.machine._peer = "192.0.2.1:5"
+    client.send(begin + b"more")
+    assert bytes(client.host.output) == PROTOCOL_HEADER
+    assert client.host.is_closed
+    assert logged(caplog) == [
+        ("Protocol", "WARNING", f"Refused {FOREIGN[begin]} from 192.0.2.1:5: this broker speaks AMQP 0-10")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "why"),
+    [
+        ("PLAIN", b"\0anna\0wr0ng", "PLAIN: user 'anna': not known, or a wrong password"),
+        ("PLAIN", b"\0a b\0wr0ng", "PLAIN: user 'a b': no name in a user file is like that"),
+        ("PLAIN", b"berta\0anna\0wr0ng", "PLAIN: user 'anna' may not act for another"),
+        ("PLAIN", b"wr0ng", "PLAIN: the response is not authorization, name and password"),
+        ("ANONYMOUS", b"wr0ng", "mechanism 'ANONYMOUS' is not offered"),
+        ("X\n" * 99, b"wr0ng", "mechanism '" + "X\\n" * 32 + "' is not offered"),
+    ],
+)
+def test_a_failed_login_is_told_without_the_password(
+    mechanism: str, response: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_in(guarded(), mechanism, response, product="p")
+    ((category, level, text), *rest) = logged(caplog)
+    assert (category, level) == ("Security", "WARNING")
+    assert text == f"Client 192.0.2.1:5: Authentication failed: {why} (product p)"
+    assert not any("wr0ng" in line for _, _, line in [(category, level, text), *rest])
+
+
+def test_a_host_that_nobody_may_come_from_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    client = guarded(users=False).connect(is_local=False)
+    client.send(PROTOCOL_HEADER)
+    (line, *_) = logged(caplog)
+    assert line[:2] == ("Security", "WARNING")
+    assert line[2].endswith("without a user file only clients of this host are let in; see --user-file")
+
+
+def test_a_flood_of_failed_logins_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING")
+    world = guarded()
+    for _ in range(3 * MAX_LINES):
+        log_in(world, "PLAIN", b"\0anna\0wrong")
+    assert len(logged(caplog)) == MAX_LINES
+    world.sessions.tick(world.now + PERIOD_SECONDS)
+    assert [text for _, _, text in logged(caplog)] == [
+        f"{2 * MAX_LINES} more failed logins within 60 seconds; debug+ shows each of them"
+    ]
+
+
+def test_who_has_come_is_told_at_level_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "Protocol")
+    client = log_in(guarded(), "PLAIN", b"\0anna\0secret", **PROPERTIES)
+    client.control("connection.tune-ok")
+    client.control("connection.open")
+    said = "product qpid-cpp, version 1.39.0, platform Linux, process qpid-send, pid 4711"
+    assert logged(caplog) == [
+        (
+            "Protocol",
+            "INFO",
+            f"Client 192.0.2.1:5: connection opened by anna@QPID ({said})",
+        )
+    ]
+
+
+def test_what_a_client_says_of_itself_cannot_break_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    log_in(guarded(), "PLAIN", b"\0anna\0wrong", product="\x1b[2J\n" + "x" * 5000, version=b"\xff\x00")
+    text = logged(caplog)[0][2]
+    assert text.isprintable()
+    assert len(text) < 400
