@@ -1,7 +1,8 @@
 """Changes of what a store knows besides messages: queues, exchanges, bindings, links and bridges.
 
 Each is one synced batch of the catalogue, made beside the event loop, one after the other in the order in which they
-were asked for; whoever asked is called back with what was made, or with the error.
+were asked for; whoever asked is called back with what was made, or with the error. A second queue, exchange or general
+object of one name is refused with `NameTakenError`.
 
     create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
     delete_queue    what is under way is finished, the journal is marked; the batch (the queue and its bindings) is the
@@ -36,13 +37,14 @@ from formats.rhm.jinf import JournalInfo
 from store.background import Background
 from store.catalogue import Catalogue
 from store.environment import Environment
-from store.errors import StoreError
+from store.errors import NameTakenError, StoreError
 from store.flusher import Flusher
 from store.held_directories import HeldDirectories
 from store.journal.storage import create_journal, mark_deleted, remove_journal, unmark_deleted
 from store.journal.writer_state import new_state
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
+from store.names import Record, TakenNames
 from store.outage import Outage, advice
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal
@@ -63,6 +65,7 @@ class Changes:
         directory: the store's.
         parameters: the store's options.
         catalogue: the store's. Only the background touches it from now on.
+        names: the names that are taken in it; likewise.
         background: where changes are made.
         flusher: what journals are flushed by.
         journals: queue id -> journal; kept up to date here.
@@ -78,6 +81,7 @@ class Changes:
         directory: StoreDirectory,
         parameters: StoreParameters,
         catalogue: Catalogue,
+        names: TakenNames,
         background: Background,
         flusher: Flusher,
         journals: dict[int, QueueJournal],
@@ -86,6 +90,8 @@ class Changes:
         self._environment, self._directory, self._parameters = environment, directory, parameters
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
         self._journals, self._log = journals, log
+        self._names = names
+        self._leaving: dict[str, QueueJournal] = {}  # queues that wait for their last flush, to be deleted
         self.held = HeldDirectories(environment.disk, log)
         what = "the journals of queues cannot be made or removed"
         self._outage = Outage(what, "journals of queues can be made or removed again", log)
@@ -97,6 +103,7 @@ class Changes:
         encoded = encode_queue(record)
 
         def work() -> tuple[str, JournalInfo]:
+            self._names.check(record)
             number = self._catalogue.take_id(Kind.QUEUE)
             alignment = self._parameters.flush_alignment
             info = journal_info(
@@ -105,6 +112,7 @@ class Changes:
             path = self._directory.journal(number)
             self._make_journal(path, info)
             self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
+            self._names.add(Kind.QUEUE, number, record)
             return path, info
 
         def made(result: tuple[str, JournalInfo]) -> None:
@@ -116,7 +124,15 @@ class Changes:
             self._log(log_lines.journal_created(record.name))
             done(journal, None)
 
-        self._run(f'queue "{log_lines.printable(record.name)}" cannot be made', work, made, done)
+        def run(_: Exception | None = None) -> None:
+            self._run(f'queue "{log_lines.printable(record.name)}" cannot be made', work, made, done)
+
+        leaving = self._leaving.get(record.name)
+        if leaving is None:
+            run()
+        else:  # one of this name goes first
+            self._flusher.when_synced((leaving,), run)
+            self._flusher.start()
 
     def _make_journal(self, path: str, info: JournalInfo) -> None:
         disk = self._environment.disk
@@ -138,6 +154,7 @@ class Changes:
             except CatalogueError:
                 unmark_deleted(self._environment.disk, journal.directory)
                 raise
+            self._names.remove(Kind.QUEUE, journal.queue_id)
             self.held.remove(journal.directory)
 
         def deleted(_: None) -> None:
@@ -148,8 +165,10 @@ class Changes:
             done(None, None)
 
         def finished(_: Exception | None) -> None:
+            self._leaving.pop(journal.name, None)
             self._run(f'queue "{log_lines.printable(journal.name)}" cannot be deleted', work, deleted, done)
 
+        self._leaving[journal.name] = journal
         self._flusher.when_synced((journal,), finished)
         self._flusher.start()
 
@@ -158,16 +177,20 @@ class Changes:
     def create_exchange(self, record: Exchange, done: Changed[int]) -> None:
         """Make a durable exchange; `done` gets its number."""
 
-        def work() -> int:
-            number = self._catalogue.take_id(Kind.EXCHANGE)
+        def create(number: int) -> None:
             self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(record)))
-            return number
 
+        work = self._named(Kind.EXCHANGE, record, create)
         self._change(f'exchange "{log_lines.printable(record.name)}" cannot be made', work, done)
 
     def delete_exchange(self, number: int, done: Changed[None]) -> None:
         """Delete an exchange and all bindings of it."""
-        self._change("exchange cannot be deleted", lambda: self._catalogue.delete_exchange(number), done)
+
+        def work() -> None:
+            self._catalogue.delete_exchange(number)
+            self._names.remove(Kind.EXCHANGE, number)
+
+        self._change("exchange cannot be deleted", work, done)
 
     def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry]) -> None:
         """Bind a queue to an exchange; `done` gets what `delete_binding` takes."""
@@ -187,16 +210,31 @@ class Changes:
     def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int]) -> None:
         """Keep a link, a bridge or another object; `done` gets its number."""
 
-        def work() -> int:
-            number = self._catalogue.take_id(Kind.GENERAL)
+        def create(number: int) -> None:
             self._catalogue.create_general(GeneralEntry(number, encode_general(record)))
-            return number
 
-        self._change(f"{record.kind} cannot be kept", work, done)
+        self._change(f"{record.kind} cannot be kept", self._named(Kind.GENERAL, record, create), done)
 
     def delete_general(self, number: int, done: Changed[None]) -> None:
         """Forget a link, a bridge or another object."""
-        self._change("object cannot be deleted", lambda: self._catalogue.delete_general(number), done)
+
+        def work() -> None:
+            self._catalogue.delete_general(number)
+            self._names.remove(Kind.GENERAL, number)
+
+        self._change("object cannot be deleted", work, done)
+
+    def _named(self, kind: Kind, record: Record, create: Callable[[int], None]) -> Callable[[], int]:
+        """What makes an object whose name nobody else has, with `create`, which gets its number."""
+
+        def work() -> int:
+            self._names.check(record)
+            number = self._catalogue.take_id(kind)
+            create(number)
+            self._names.add(kind, number, record)
+            return number
+
+        return work
 
     # ---- in the background ----
 
@@ -224,6 +262,6 @@ def _told(what: str, error: Exception) -> Exception:
         where = f"{error.filename}: " if error.filename else ""
         advice = "; make room, or ask for a smaller journal" if error.errno == errno.ENOSPC else ""
         return StoreError(f"{what}: {where}{error.strerror}{advice}")
-    if isinstance(error, CatalogueError):
-        return StoreError(f"{what}: {error}")
+    if isinstance(error, CatalogueError | NameTakenError):
+        return (NameTakenError if isinstance(error, NameTakenError) else StoreError)(f"{what}: {error}")
     return error

@@ -13,3 +13,7 @@ class StoreLockedError(StoreError):
 
 class StoreDamagedError(StoreError):
     """The store is damaged, and the option on-damage says to refuse it."""
+
+
+class NameTakenError(StoreError):
+    """The store has an object of this kind and name."""

@@ -38,8 +38,9 @@ from store.errors import StoreDamagedError, StoreError
 from store.flusher import Flusher
 from store.key_value import CatalogueError
 from store.log_lines import Level, LogLine
+from store.names import TakenNames
 from store.outage import WatchedKeyValue
-from store.parameters import StoreParameters
+from store.parameters import OnDamage, StoreParameters
 from store.queue_journal import Done, QueueJournal
 from store.rids import RecordIds
 from store.snapshot import Snapshots, Taken
@@ -157,7 +158,17 @@ class MessageStore:
         if meta is None or meta.store_id != self.store_id:
             raise StoreError(f"{self.directory.catalogue}: the catalogue is that of another store")
         self.wiring: Wiring = catalogue_wiring(catalogue, self.directory.catalogue)
+        self._tell_duplicates()
         return catalogue
+
+    def _tell_duplicates(self) -> None:
+        """Say which objects have the name of another, which earlier versions of the store let happen."""
+        for each in self.wiring.duplicates:
+            found = each.damage(self.directory.catalogue)
+            text = f"{found.file}: {log_lines.printable(found.what)}: {log_lines.printable(found.consequence)}"
+            if self.parameters.on_damage is OnDamage.REFUSE:
+                raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse")
+            self._log(LogLine(Level.CRITICAL, f"{text}; delete one of them when its messages are no longer needed"))
 
     def _take_over(self, started: Start, catalogue: Catalogue) -> None:
         """Everything was read: from here on the store is in use, and not clean."""
@@ -175,8 +186,8 @@ class MessageStore:
         self.transactions = Transactions(self.append, self._flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
         self.changes = Changes(
-            self._environment, self.directory, self.parameters, catalogue, self._background, self._flusher,
-            self.journals, self._log,
+            self._environment, self.directory, self.parameters, catalogue, TakenNames(self.wiring), self._background,
+            self._flusher, self.journals, self._log,
         )  # fmt: skip
         self._snapshots = Snapshots(
             self._environment.disk, self.directory, catalogue, self._background, self._flusher,
@@ -196,6 +207,8 @@ class MessageStore:
 
     def _journals_opened(self, started: Start) -> None:
         self.recovered_queues = started.queues
+        for queue in started.queues:
+            queue.record = self.wiring.queues[queue.queue_id].record
         self.prepared_list = started.prepared_list
         self.journals: dict[int, QueueJournal] = {queue.queue_id: queue.journal for queue in started.queues}
         self._opened.callback(self._close_journals)

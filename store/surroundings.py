@@ -70,6 +70,7 @@ def read_surroundings(disk: Disk, layout: StoreLayout, *, is_open: bool = False)
         _read_store_file(disk, layout, found, is_open=is_open)
     if found.wiring is not None:
         found.damage.extend(found.wiring.damage)
+        found.damage.extend(each.damage(layout.catalogue or layout.path) for each in found.wiring.duplicates)
         found.notices.extend(found.wiring.notices)
     return found
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import struct
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from formats.broker_records.errors import BrokerRecordError
@@ -36,6 +36,8 @@ _KEY = struct.Struct("<Q")
 
 DROPPED = "it is left out"
 
+_MAX_NAME_KEPT = 200  # characters of a name that another is made of, which has 255 bytes at most
+
 #: The types of exchange that qpidd has (formats page, section 10.4).
 EXCHANGE_TYPES = frozenset({"direct", "topic", "fanout", "headers", "xml"})
 
@@ -55,11 +57,35 @@ class StoredBinding(NamedTuple):
     entry: BindingEntry | None = None
 
 
+class Duplicate(NamedTuple):
+    """An object of a store that has the name of an earlier one of its kind.
+
+    Attributes:
+        kind: "queue", "exchange", or the kind of another object.
+        number: its id.
+        name: the name that its record has.
+        first: the id of the object that keeps the name.
+        shown: the name that it is given wherever the store is read, or opened; not written anywhere.
+    """
+
+    kind: str
+    number: int
+    name: str
+    first: int
+    shown: str
+
+    def damage(self, catalogue: str) -> Damage:
+        """The same as damage of the catalogue at that path."""
+        what = f'{self.kind} {self.number} has the name of {self.kind} {self.first}, "{self.name}"'
+        return Damage(catalogue, None, None, what, f'both are kept; this one is shown as "{self.shown}"')
+
+
 @dataclass(slots=True)
 class Wiring:
     """The decoded records of one store, each kind by id.
 
     Attributes:
+        duplicates: objects that have the name of another; here they stand under the names that they are shown by.
         complete: False where committed records may be missing, because they are in a log that could not be replayed.
         notices: one line each: what a user should know, and no damage.
     """
@@ -68,6 +94,7 @@ class Wiring:
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     bindings: list[StoredBinding] = field(default_factory=list)
     general: dict[int, Link | Bridge | GeneralObject] = field(default_factory=dict)
+    duplicates: list[Duplicate] = field(default_factory=list)
     complete: bool = True
     damage: list[Damage] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -117,6 +144,56 @@ class Wiring:
         if general is not None:
             self.general[number] = general
 
+    def tell_apart(self, *, queues: bool) -> None:
+        """Give each object with the name of an earlier one of its kind a name of its own, its bindings likewise.
+
+        No store lets a second object of one name be made, but earlier versions did. Each has messages or bindings of
+        its own, so none is left out.
+
+        Args:
+            queues: whether queues too; not in qpidd's stores, whose journals are found by these names.
+        """
+        names = {("exchange", number): each.name for number, each in self.exchanges.items()}
+        names |= {(each.kind, number): each.name for number, each in self.general.items() if each.name}
+        if queues:
+            names |= {("queue", number): each.record.name for number, each in self.queues.items()}
+        self.duplicates = _duplicates(names)
+        exchange_ids = {id(each): number for number, each in self.exchanges.items()}  # a binding has the same object
+        for each in self.duplicates:
+            if each.kind == "queue":
+                stored = self.queues[each.number]
+                self.queues[each.number] = stored._replace(record=replace(stored.record, name=each.shown))
+            elif each.kind == "exchange":
+                self.exchanges[each.number] = replace(self.exchanges[each.number], name=each.shown)
+            else:
+                self.general[each.number] = replace(self.general[each.number], name=each.shown)
+        for place, binding in enumerate(self.bindings if self.duplicates else ()):
+            queue = self.queues[binding.record.queue_id].record
+            record = replace(binding.record, queue_name=queue.name)
+            self.bindings[place] = binding._replace(
+                exchange=self.exchanges[exchange_ids[id(binding.exchange)]], record=record
+            )
+
+
+def _duplicates(names: Mapping[tuple[str, int], str]) -> list[Duplicate]:
+    """The objects whose name another of their kind, with a lower id, has."""
+    holders: dict[tuple[str, str], int] = {}
+    for kind, number in sorted(names, reverse=True):
+        holders[kind, names[kind, number]] = number
+    taken = set(holders)
+    duplicates = []
+    for kind, number in sorted(names):
+        name = names[kind, number]
+        first = holders[kind, name]
+        if first == number:
+            continue
+        shown = f"{name[:_MAX_NAME_KEPT]}.duplicate-{number}"
+        while (kind, shown) in taken:
+            shown += "+"
+        taken.add((kind, shown))
+        duplicates.append(Duplicate(kind, number, name, first, shown))
+    return duplicates
+
 
 def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiring:
     """The wiring of a qpidd store, by ascending id (Berkeley DB's order of little-endian keys is another)."""
@@ -145,6 +222,7 @@ def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiri
         wiring.add_binding(number, record, path("bindings.db"))
     for number, record in by_id(environment.general, path("general.db")):
         wiring.add_general(number, record, path("general.db"))
+    wiring.tell_apart(queues=False)
     return wiring
 
 
@@ -159,6 +237,7 @@ def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
         wiring.add_binding(binding.exchange_id, binding.record, directory, binding)
     for general in catalogue.general():
         wiring.add_general(general.general_id, general.record, directory)
+    wiring.tell_apart(queues=True)
     for entry in catalogue.check():
         what = f"{entry.what} (key {entry.key})" if entry.key else entry.what
         wiring.damage.append(Damage(directory, None, None, what, "the rest is read"))
