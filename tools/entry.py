@@ -17,6 +17,19 @@ from tools.dump.tables import printable
 
 EXIT_DAMAGE: Final = 1
 EXIT_UNUSABLE: Final = 2
+_EXIT_SIGNAL: Final = 128  # and the signal's number, as a shell has it
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: what a command has begun is ended in the same way as by Ctrl-C.
+
+    Attributes:
+        number: the signal's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def distribution_version() -> str:
@@ -37,14 +50,45 @@ def fail(program: str, text: str) -> NoReturn:
 
 
 def run(program: str, command: click.Command) -> None:
-    """Run a console script: a reader that goes away (`| head`) ends it silently, as other Unix commands."""
+    """Run a console script: a reader that goes away (`| head`) ends it silently, as other Unix commands.
+
+    SIGINT (Ctrl-C), SIGTERM and SIGHUP end it with one line and the exit code that a shell gives them (130, 143, 129):
+    1 would mean that damage was found. What has to be cleaned up first is told by the exception KeyboardInterrupt.
+    """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        signal.signal(signal.SIGHUP, _terminated)
     if sys.stdout is None:
         fail(program, "standard output is closed")
     # What a terminal's character set lacks is shown as an escape.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    command(prog_name=program)
+    try:
+        code = command.main(prog_name=program, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            _interrupted(program, error.__cause__)
+        click.echo("Aborted!", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt as error:
+        _interrupted(program, error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise TerminatedError(number)
+
+
+def _interrupted(program: str, error: KeyboardInterrupt) -> NoReturn:
+    """Say that a command was interrupted, with the notes that were added to `error`: what is left of its work."""
+    number = error.number if isinstance(error, TerminatedError) else signal.SIGINT
+    text = "; ".join(("interrupted", *getattr(error, "__notes__", ())))
+    click.echo(f"{program}: {printable(text)}", err=True)
+    sys.exit(_EXIT_SIGNAL + number)
 
 
 def run_drop_in(work: Callable[[Sequence[str]], int]) -> NoReturn:

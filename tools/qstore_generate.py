@@ -9,8 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -23,7 +23,7 @@ from tools.entry import distribution_version, fail, run
 from tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat
 from tools.generate.make import Fields
 from tools.generate.report import show_made, show_planned, writing_progress
-from tools.generate.run import check_place, make_fleet, planned_fields
+from tools.generate.run import MANIFEST, MakerKilledError, check_place, make_fleet, planned_fields
 from tools.generate.sizes import parse_sizes, parse_spread
 from tools.size.amounts import parse_amount
 
@@ -149,13 +149,25 @@ def command(
         check_place(directory, planned)
         with _private(), writing_progress(sum(each["journal_bytes"] for each in planned)) as written:
             made = list(make_fleet(spec, directory, jobs, written))
-    except (PlanError, StoreError, CatalogueError) as error:
-        fail(_PROGRAM, str(error))
-    except BrokenProcessPool:
-        fail(_PROGRAM, f"{directory}: a process that made a store was ended from outside; the fleet is not whole")
+    except (PlanError, StoreError, CatalogueError, MakerKilledError) as error:
+        fail(_PROGRAM, str(error) + _left(directory))
     except OSError as error:
-        fail(_PROGRAM, f"{error.filename or directory}: {error.strerror or error}; the fleet is not whole")
+        fail(_PROGRAM, f"{error.filename or directory}: {error.strerror or error}{_left(directory)}")
+    except KeyboardInterrupt as error:
+        error.add_note(_left(directory).removeprefix("; ") or f"{directory}: nothing was written")
+        raise
     _show(made, directory, as_json=as_json, began=began)
+
+
+def _left(directory: str) -> str:
+    """What to say of a fleet that is not whole, where something of it is there."""
+    try:
+        names = {entry.name for entry in Path(directory).iterdir()}
+    except OSError:
+        return ""
+    if MANIFEST in names or not any(name.startswith("STORE-") for name in names):
+        return ""
+    return f"; {directory} has no {MANIFEST}, so it is not a whole fleet: remove it, or name another directory"
 
 
 @contextmanager

@@ -10,18 +10,22 @@ MANIFEST.jsonl is written last: where it is, the fleet is whole.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import posixpath
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from store.errors import StoreError
+from store.key_value import CatalogueError
 from tools.dump.json_lines import JsonLines
-from tools.generate.fleet import FleetSpec, plan_store
+from tools.generate.fleet import FleetSpec, PlanError, plan_store
 from tools.generate.make import Fields, make_store
 
 MANIFEST: Final = "MANIFEST.jsonl"
@@ -29,6 +33,13 @@ MANIFEST: Final = "MANIFEST.jsonl"
 #: message that may be in them.
 _PER_STORE: Final = 2 << 20
 _PER_MESSAGE: Final = 180
+_INTERRUPTS: Final = (signal.SIGINT, signal.SIGHUP)  # what a terminal sends to every process of a command
+
+_Connection: TypeAlias = "Connection[Any, Any]"
+
+
+class MakerKilledError(Exception):
+    """A process that was making a store is gone; the text says so."""
 
 
 def fleet_fields(spec: FleetSpec) -> Fields:
@@ -94,7 +105,8 @@ def make_fleet(spec: FleetSpec, directory: str, jobs: int, written: Callable[[in
         The line about each store, in order, when it and all before it are made.
 
     Raises:
-        PlanError, StoreError, CatalogueError, OSError: it cannot be made; what was made is there, without a list.
+        PlanError, StoreError, CatalogueError, OSError, MakerKilledError: it cannot be made; what was made is there,
+            without a list.
     """
     Path(directory).mkdir(exist_ok=True)
     lines = [fleet_fields(spec)]
@@ -102,11 +114,13 @@ def make_fleet(spec: FleetSpec, directory: str, jobs: int, written: Callable[[in
     for store in stores:
         lines.append(store)
         yield store
-    with Path(posixpath.join(directory, MANIFEST)).open("xb") as file:
+    building = Path(posixpath.join(directory, f"{MANIFEST}.new"))  # the name is there when the content is
+    with building.open("xb") as file:
         output = JsonLines(file)
         for line in lines:
             output.show(line)
         output.flush()
+    building.rename(posixpath.join(directory, MANIFEST))
 
 
 def _alone(spec: FleetSpec, directory: str, written: Callable[[int], None]) -> Iterator[Fields]:
@@ -115,13 +129,90 @@ def _alone(spec: FleetSpec, directory: str, written: Callable[[int], None]) -> I
 
 
 def _together(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
+    """Each process makes one store after the other, whichever is next."""
+    numbers = iter(range(1, spec.stores + 1))
+    first, made = 1, dict[int, Fields]()
+    with _makers(spec, directory, min(jobs, spec.stores)) as makers:
+        busy: dict[_Connection, int] = {}
+        for maker in makers:
+            _give(maker, numbers, busy)
+        while busy:
+            ready = wait(list(busy))
+            for maker in [each for each in busy if each in ready]:
+                number = busy.pop(maker)
+                made[number] = _taken(maker)
+                written(plan_store(spec, number).size)
+                _give(maker, numbers, busy)
+            while first in made:
+                yield made.pop(first)
+                first += 1
+
+
+def _give(maker: _Connection, numbers: Iterator[int], busy: dict[_Connection, int]) -> None:
+    """Have a process make the next store, if there is one."""
+    number = next(numbers, None)
+    if number is not None:
+        maker.send(number)
+        busy[maker] = number
+
+
+def _taken(maker: _Connection) -> Fields:
+    """What a process has made. Raises as `make_store`, and MakerKilledError."""
+    try:
+        made = maker.recv()
+    except (EOFError, ConnectionError):
+        raise MakerKilledError("a process that was making a store was killed, or ran out of memory") from None
+    if isinstance(made, Exception):
+        raise made
+    assert isinstance(made, dict)
+    return made
+
+
+@contextmanager
+def _makers(spec: FleetSpec, directory: str, count: int) -> Iterator[list[_Connection]]:
+    """Processes that make stores: numbers go in, and the lines about these stores, or errors, come out."""
     # Started anew, not forked: threads of this process (the progress bar's) would be lost in the middle of something.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, spec.stores), mp_context=context) as pool:
+    processes, connections = [], []
+    try:
+        # They inherit that Ctrl-C does not reach them: this process ends them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
         try:
-            for store in pool.map(partial(make_store, spec, directory), range(1, spec.stores + 1)):
-                written(plan_store(spec, int(store["name"].rpartition("-")[2])).size)
-                yield store
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+            for _ in range(count):
+                own, theirs = context.Pipe()
+                connections.append(own)
+                process = context.Process(target=_make, args=(spec, directory, theirs), daemon=True)
+                processes.append(process)
+                process.start()
+                theirs.close()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield connections
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()  # it waits for work, or what it makes is not whole in any case
+                process.join()
+        for connection in connections:
+            connection.close()
+
+
+def _make(spec: FleetSpec, directory: str, connection: _Connection) -> None:
+    """What such a process does."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        number = connection.recv()
+        made: Fields | Exception
+        try:
+            made = make_store(spec, directory, number)
+        except (PlanError, StoreError, CatalogueError, OSError) as error:
+            made = error
+        connection.send(made)
+
+
+def _end_with_parent() -> None:
+    """End with the command, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

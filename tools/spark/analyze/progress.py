@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -35,7 +38,11 @@ def spark_progress(spark: SparkSession) -> Iterator[Callable[[str], None]]:
 
 
 def _watch(spark: SparkSession, bar: Progress, task: TaskID, over: threading.Event) -> None:
-    tracker = spark.sparkContext.statusTracker()
+    with contextlib.suppress(Py4JError):  # Java is gone, which whoever asks it something is told
+        _follow(spark.sparkContext.statusTracker(), bar, task, over)
+
+
+def _follow(tracker: StatusTracker, bar: Progress, task: TaskID, over: threading.Event) -> None:
     while not over.wait(_PERIOD):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tools.spark.analyze.java import JavaFailedError, java
 from tools.spark.analyze.scale import SMALL_JAVA, SMALL_SETTINGS
 from tools.spark.data_source import QstoreDataSource
 from tools.spark.needed import use_this_python
@@ -48,7 +51,7 @@ def session(master: str = LOCAL, *, small: bool = False) -> Iterator[SparkSessio
     try:
         with _started(_settings(master, small=small)) as spark:
             yield spark
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, JavaFailedError) as error:
         raise SparkFailedError(reason(error)) from None
 
 
@@ -62,29 +65,17 @@ def _started(settings: dict[str, str]) -> Iterator[SparkSession]:
     builder = SparkSession.builder.appName("qstore-analyze")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with warnings.catch_warnings(), _silent_java():
-        warnings.simplefilter("ignore")  # PySpark's own
-        spark = builder.getOrCreate()
-    try:
+    logging.getLogger().addHandler(logging.NullHandler())  # else Py4J's tracebacks go to standard error
+    interrupt = signal.getsignal(signal.SIGINT)
+    with java(settings):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PySpark's own
+            spark = builder.getOrCreate()
+        signal.signal(signal.SIGINT, interrupt)  # PySpark's own asks Java to cancel, and may wait for it
         spark.sparkContext.setLogLevel("OFF")
         spark.dataSource.register(QstoreDataSource)
         yield spark
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def _silent_java() -> Iterator[None]:
-    """While Java starts its standard error is nowhere: it has warnings that are about nothing."""
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        spark.stop()  # not where it is interrupted, or fails: it would wait for what is under way
 
 
 def _settings(master: str, *, small: bool) -> dict[str, str]:
