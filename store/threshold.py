@@ -43,6 +43,11 @@ class Threshold(NamedTuple):
         return max(self.limit - self.used, 0)
 
     @property
+    def fill(self) -> float:
+        """What is in use, as a share of the limit; 1.0 where there is no limit to divide by. Six decimals."""
+        return round(self.used / self.limit, 6) if self.limit > 0 else 1.0
+
+    @property
     def is_near(self) -> bool:
         """Whether 80 % or more of the limit is in use."""
         return self.used * 100 >= self.limit * NEAR_PERCENT

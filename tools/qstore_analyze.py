@@ -19,8 +19,9 @@ from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
 from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.figures import label, percent
 from tools.report.page import render
-from tools.size.amounts import human, parse_amount
+from tools.size.amounts import exact, human, parse_amount
 from tools.size.tables import Column, print_line, print_table
 from tools.spark.analyze.request import QUEUES, REPORT, STEPS, SUMMARY, Request, UnusableRequestError, clean_up, prepare
 from tools.spark.needed import missing
@@ -45,7 +46,8 @@ qstore-analyze 's3://bucket/fleet/*' --out /srv/answers                  what fs
 
 \b
 DIR/outstanding                      what a restart would deliver, and what is in doubt
-DIR/audit/lifetimes, rates, waits, depth, duplicates, gaps, dangling, transactions, damage, publisher, compare
+DIR/audit/lifetimes, rates, waits, depth, duplicates, gaps, dangling, overwritten,
+          transactions, damage, publisher, compare
 DIR/sizing, queues, files            recommended journals; what there is
 DIR/export/store_directory=…/queue_directory=…     the records
 DIR/queues.csv, summary.json         the same in short
@@ -120,7 +122,7 @@ def command(context: click.Context, /, *, master: str, force: bool, as_json: boo
         output.show(summary.fields())
         output.flush()
     else:
-        _show(plain_console(), request, summary)
+        show(plain_console(), request, summary)
     context.exit(EXIT_DAMAGE if summary.has_losses else 0)
 
 
@@ -170,15 +172,17 @@ def _private(path: str, flags: int) -> int:
 _COLUMNS: Final = (
     Column("queue", folds=True),
     Column("store", folds=True),
-    Column("messages", number=True),
-    Column("peak", number=True, spare=True),
-    Column("live", number=True, spare=True),
-    Column("peak fill", number=True),
+    Column(label("outstanding"), number=True),
+    Column(label("in_doubt"), number=True),
+    Column(label("peak_depth"), number=True, spare=True),
+    Column(label("live_bytes"), number=True, spare=True),
+    Column(label("peak_fill"), number=True),
     Column("recommended"),
 )
 
 
-def _show(console: Console, request: Request, summary: Summary) -> None:
+def show(console: Console, request: Request, summary: Summary) -> None:
+    """Print the queues whose journals were fullest, and the summary."""
     rows = sorted(summary.queue_rows, key=lambda row: -(row["peak_fill"] or 0))
     if rows:
         print_table(console, _COLUMNS, [_row(row) for row in rows[:_SHOWN]])
@@ -187,7 +191,7 @@ def _show(console: Console, request: Request, summary: Summary) -> None:
         print_line(console)
     for name, value in summary.fields().items():
         if name != "kind":
-            print_line(console, f"{name.replace('_', ' ')}: {_text(value)}")
+            print_line(console, f"{name.replace('_', ' ')}: {_text(name, value)}")
     print_line(console, f"results in {printable(request.out)}")
 
 
@@ -197,18 +201,19 @@ def _row(row: dict[str, Any]) -> list[str]:
     return [
         printable(row["queue"]),
         printable(row["store"]),
-        f"{row['depth']:,}",
+        f"{row['outstanding']:,}",
+        f"{row['in_doubt']:,}",
         f"{row['peak_depth']:,}",
         human(row["live_bytes"]),
-        "-" if fill is None else f"{fill:.1%}",
+        "-" if fill is None else percent(fill),
         recommended if row["pool_files"] is None else f"{row['pool_files']} files",
     ]
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{count:,} {name}" for name, count in sorted(value.items())) or "the same"
-    return f"{value:,}"
+        return ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(value.items())) or "the same"
+    return exact(value) if name.endswith("_bytes") else f"{value:,}"
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def check_queues(analysis: Analysis) -> None:
     assert totals.outstanding == sum(queue.outstanding for queue in found)
     assert totals.in_doubt == sum(queue.in_doubt for queue in found) > 0
     assert {store.path for store in analysis.report.inputs} == set(analysis.fleet.paths)
-    assert totals.size == sum(store.size for store in analysis.report.inputs) > 0
+    assert totals.journal_bytes == sum(store.size for store in analysis.report.inputs) > 0
 
 
 def check_findings(spark: Any, analysis: Analysis) -> None:
@@ -40,13 +40,15 @@ def check_findings(spark: Any, analysis: Analysis) -> None:
         counts[finding.kind] += finding.count
         assert len(finding.examples) == min(finding.count, 20)
     damage = analysis.table(spark, "audit", "damage")
-    assert counts[FindingKind.DAMAGE] + counts[FindingKind.CHECKSUM] == len(damage)
+    assert counts[FindingKind.DAMAGE] == len(damage)
     assert counts[FindingKind.CHECKSUM] == sum(row.checksum for row in damage)
     dangling = analysis.table(spark, "audit", "dangling")
-    assert counts[FindingKind.DANGLING] == sum(row.what != "overwritten" for row in dangling)
-    transactions = analysis.table(spark, "audit", "transactions")
+    assert counts[FindingKind.DANGLING] == len(dangling)
     assert counts[FindingKind.DUPLICATE] == len(analysis.table(spark, "audit", "duplicates"))
-    assert counts[FindingKind.IN_DOUBT] == sum(row.state == "in-doubt" for row in transactions) > 0
+    transactions = analysis.table(spark, "audit", "transactions")
+    totals = analysis.report.totals.findings
+    assert totals[FindingKind.IN_DOUBT] == sum(row.state == "in-doubt" for row in transactions) > 0
+    assert all(totals.get(kind, 0) == counts[kind] for kind in FindingKind if kind is not FindingKind.IN_DOUBT)
     assert counts[FindingKind.GAP] == len(analysis.table(spark, "audit", "gaps"))
     (missing,) = (each for each in analysis.report.findings if each.kind is FindingKind.MISSING)
     assert (missing.count, missing.examples[0].where) == (1, "never-arrived")

@@ -72,7 +72,8 @@ def check_tables(spark: Any, analysis: Analysis) -> None:
     assert all(each.body is not None for each in there)
     assert Counter(each.message_id for each in there) == Counter(line["message_id"] for line in shown)
     assert sorted(os.listdir(analysis.request.path("audit"))) == [
-        "compare", "damage", "dangling", "depth", "duplicates", "gaps", "lifetimes", "publisher", "rates",
+        "compare", "damage", "dangling", "depth", "duplicates", "gaps", "lifetimes", "overwritten", "publisher",
+        "rates",
         "transactions", "waits",
     ]  # fmt: skip
     queues = {(path, line["name"]) for path, lines in analysis.fleet.shown.items() for line in lines

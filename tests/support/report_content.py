@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from datetime import UTC, datetime
 from math import sin
 
@@ -52,10 +53,10 @@ def full_queue(name: str = "orders", store: str = STORE, seed: int = 0, points: 
         store=store,
         queue=name,
         outstanding=outstanding,
-        outstanding_bytes=outstanding * 1280,
-        enqueued=enqueued,
-        dequeued=enqueued - outstanding,
-        written_bytes=enqueued * 1408,
+        live_bytes=outstanding * 1280,
+        enqueues=enqueued,
+        dequeues=enqueued - outstanding,
+        record_bytes=enqueued * 1408,
         in_doubt=chance.choice((0, 0, 3)),
         peak_depth=max(depths),
         seconds=step * points if over_time else None,
@@ -91,6 +92,14 @@ def _finding(kind: FindingKind, chance: random.Random, store: str) -> Finding:
     return Finding(kind, count, examples)
 
 
+def summed(*findings: Finding) -> Counter[FindingKind]:
+    """How many there are of each kind."""
+    counted: Counter[FindingKind] = Counter()
+    for finding in findings:
+        counted[finding.kind] += finding.count
+    return counted
+
+
 def content(*queues: QueueReport, plots: int = 20, title: str = "Stores of the fleet") -> ReportContent:
     """A report on these queues, with totals that fit them."""
     stores = sorted({report.store for report in queues})
@@ -102,11 +111,13 @@ def content(*queues: QueueReport, plots: int = 20, title: str = "Stores of the f
             stores=len(stores),
             queues=len(queues),
             files=8 * len(queues),
-            size=size * len(queues),
-            records=sum(report.enqueued + report.dequeued for report in queues),
+            journal_bytes=size * len(queues),
+            records=sum(report.enqueues + report.dequeues for report in queues),
+            record_bytes=sum(report.record_bytes for report in queues),
             outstanding=sum(report.outstanding for report in queues),
-            outstanding_bytes=sum(report.outstanding_bytes for report in queues),
+            live_bytes=sum(report.live_bytes for report in queues),
             in_doubt=sum(report.in_doubt for report in queues),
+            findings=summed(*(finding for report in queues for finding in report.findings)),
         ),
         inputs=tuple(
             Input(store, "qstore", own, own * size)

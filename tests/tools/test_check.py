@@ -21,11 +21,12 @@ from tools.qstore_check import command
 JOURNAL_FIELDS = {
     "kind", "role", "queue", "path", "format", "files", "file_size", "enqueues", "dequeues", "commits", "aborts",
     "open_transactions", "highest_rid", "torn", "sealed", "damage", "outstanding", "in_doubt_enqueues",
-    "in_doubt_dequeues", "capacity", "live_bytes", "span", "limit", "used", "fill", "near_threshold", "oldest",
+    "in_doubt_dequeues", "capacity", "live_bytes", "live_share", "span", "limit", "used", "fill", "near_threshold",
+    "oldest",
 }  # fmt: skip
 STORE_FIELDS = {
-    "kind", "path", "format", "paranoid", "queues", "records", "outstanding", "in_doubt", "transactions", "damage",
-    "notices",
+    "kind", "path", "format", "paranoid", "queues", "orphans", "records", "outstanding", "in_doubt", "transactions",
+    "damage", "notices",
 }  # fmt: skip
 
 Line = dict[str, Any]
@@ -185,7 +186,7 @@ def test_the_report(open_fixture: StoreOpener) -> None:
     assert lines[1].split()[:4] == ["QUEUE", "RECORDS", "OUTSTANDING", "IN"]
     assert lines[1].split()[-4:] == ["OLDEST", "LIVE", "RECORD", "DAMAGE"]
     (first,) = [line for line in lines if line.startswith("d.q1")]
-    assert first.split()[:6] == ["d.q1", "19", "6", "8", "2", "0%"]
+    assert first.split()[:6] == ["d.q1", "19", "6", "8", "2", "0.2%"]
     assert "0x1 in JournalData.0000.jdat at 0x200 (in-doubt-dequeue)" in first
     assert sum("transaction" in line and "in-doubt" in line for line in lines) == 3
     assert lines[-1].startswith("3 queues, 74 records in ")

@@ -6,13 +6,13 @@ import base64
 import dataclasses
 import hashlib
 import re
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.report_content import STORE, content, fleet, full_queue, plain_queue
+from tests.support.report_content import STORE, content, fleet, full_queue, plain_queue, summed
+from tests.support.report_page import Page
 from tools.report.content import (
     Axis,
     DepthPoint,
@@ -31,7 +31,6 @@ from tools.report.content import (
 from tools.report.page import render
 from tools.report.ranking import worst_first
 
-VOID = {"meta", "input"}
 #: The elements that a report is made of. A name that became an element would be another, or more of these.
 ELEMENTS = {
     "html", "head", "meta", "title", "style", "body", "main", "script", "header", "section", "article", "div", "h1",
@@ -44,43 +43,6 @@ HOSTILE = (
     "&lt;b&gt;&amp;", "\u202egnp.exe", "a\u2066b", "\x00\x07\x1b[2J", "\udcff\udc80", "\ud83d", "]]><!--", "",
     "x" * 5000, "javascript:alert(1)",
 )  # fmt: skip
-
-
-class Page(HTMLParser):
-    """A report, read strictly: what is opened is closed, in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[str, str]] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len(dict(attrs)) == len(attrs)
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            self.texts.append((self.open[-1], data))
-
-    def handle_comment(self, data: str) -> None:
-        raise AssertionError(f"a comment: {data}")
-
-    def within(self, tag: str) -> list[str]:
-        """The texts that stand directly in such elements."""
-        return [text for place, text in self.texts if place == tag]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(text for place, text in self.texts if place not in ("script", "style"))
 
 
 def rendered(*queues: QueueReport, plots: int = 20) -> Page:
@@ -153,7 +115,7 @@ def test_the_numbers_are_those_of_the_content() -> None:
     page = rendered(report)
     for expected in (
         "1,234", "5.00 MiB", "99,001", "97,767", "3.00 GiB", "17", "4,321", "990/s", "978/s", "30.72 MiB/s",
-        "1 min 40 s", "250 ms", "1.5 s", "1 min 30 s", "1 h 1 min", "71 %",
+        "1 min 40 s", "250 ms", "1.5 s", "1 min 30 s", "1 h 1 min", "71.0%",
         "8 × 24 pages, 12.00 MiB", "16 × 48 pages, 48.00 MiB",
     ):  # fmt: skip
         assert expected in page.text, expected
@@ -177,7 +139,10 @@ def test_a_journal_without_a_limit() -> None:
 def test_findings_with_their_examples() -> None:
     examples = (Example("a.jdat, offset 0x400", "bad tail"), Example("b.jdat", "worse"))
     report = dataclasses.replace(plain_queue(), findings=(Finding(FindingKind.CHECKSUM, 1500, examples),))
-    whole = dataclasses.replace(content(report), findings=(Finding(FindingKind.MISSING, 3),))
+    missing = Finding(FindingKind.MISSING, 3)
+    whole = content(report)
+    totals = dataclasses.replace(whole.totals, findings=summed(missing, *report.findings))
+    whole = dataclasses.replace(whole, findings=(missing,), totals=totals)
     page = Page(render(whole))
     assert "Damage or losses were found." in page.text
     assert "1,500 checksum failures, 3 missing messages." in page.text

@@ -29,7 +29,7 @@ from tools.report.content import (
 )
 from tools.report.ranking import near_limit, severity, worst_first
 
-NONE = Totals(0, 0, 0, 0, 0, 0, 0, 0)
+NONE = Totals(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def series(*points: tuple[float, int], axis: Axis = Axis.POSITION) -> DepthSeries:
@@ -67,13 +67,13 @@ def with_findings(name: str, **counts: int) -> QueueReport:
         (lambda: Finding(FindingKind.GAP, 0), "finding of 0"),
         (lambda: Finding(FindingKind.GAP, 1, (Example("", ""),) * 2), "examples"),
         (lambda: Finding(FindingKind.GAP, 99, (Example("", ""),) * (MAX_EXAMPLES + 1)), "examples"),
-        (lambda: dataclasses.replace(plain_queue(), enqueued=-1), "enqueued is -1"),
+        (lambda: dataclasses.replace(plain_queue(), enqueues=-1), "enqueues is -1"),
         (lambda: dataclasses.replace(plain_queue(), seconds=float("inf")), "no number"),
         (lambda: dataclasses.replace(plain_queue(), sizes=(SizeBin(2, 2, 1),)), "bin"),
         (lambda: dataclasses.replace(plain_queue(), sizes=(SizeBin(0, 4, 1), SizeBin(3, 5, 1))), "overlap"),
         (lambda: dataclasses.replace(plain_queue(), sizes=(SizeBin(0, 4, -1),)), "bin"),
         (lambda: dataclasses.replace(plain_queue(), findings=findings(GAP=1) * 2), "twice"),
-        (lambda: Totals(0, 0, 0, 0, 0, 0, 0, -1), "in_doubt is -1"),
+        (lambda: Totals(0, 0, 0, 0, 0, 0, 0, 0, -1), "in_doubt is -1"),
         (lambda: ReportContent("t", datetime(2026, 1, 1), NONE), "time zone"),  # noqa: DTZ001
         (lambda: ReportContent("t", MADE_AT, NONE, queues=(plain_queue(),) * 10_001), "10000 at most"),
         (lambda: ReportContent("t", MADE_AT, NONE, plots=201), "200 at most"),
@@ -92,7 +92,7 @@ def test_what_is_at_a_limit_is_taken() -> None:
 
 
 def test_rates_are_computed_from_the_time() -> None:
-    report = dataclasses.replace(plain_queue(), enqueued=60, dequeued=30, written_bytes=6000, seconds=30.0)
+    report = dataclasses.replace(plain_queue(), enqueues=60, dequeues=30, record_bytes=6000, seconds=30.0)
     assert (report.enqueue_rate, report.dequeue_rate, report.write_rate) == (2, 1, 200)
 
 
@@ -102,7 +102,7 @@ def test_without_time_there_are_no_rates(seconds: float | None) -> None:
     assert (report.enqueue_rate, report.dequeue_rate, report.write_rate) == (None, None, None)
 
 
-@pytest.mark.parametrize(("fill", "near"), [(0.63, False), (0.65, True), (0.9, True), (None, False)])
+@pytest.mark.parametrize(("fill", "near"), [(0.79, False), (0.8, True), (1.1, True), (None, False)])
 def test_near_the_limit(fill: float | None, near: bool) -> None:
     assert near_limit(dataclasses.replace(plain_queue(), sizing=Sizing(fill, None, None))) is near
     assert not near_limit(plain_queue())
@@ -121,8 +121,8 @@ def test_the_worst_queues_come_first() -> None:
         with_findings("c", DUPLICATE=7),
         with_findings("d", GAP=100),
         dataclasses.replace(plain_queue("e"), sizing=Sizing(0.8, None, None)),
-        dataclasses.replace(plain_queue("f"), outstanding_bytes=5),
-        dataclasses.replace(plain_queue("g"), written_bytes=5),
+        dataclasses.replace(plain_queue("f"), live_bytes=5),
+        dataclasses.replace(plain_queue("g"), record_bytes=5),
         plain_queue("h"),
         plain_queue("i"),
     ]

@@ -95,7 +95,7 @@ def test_ticks_stand_at_values_that_a_person_would_choose(scale: Scale, expected
         (short(999_999), "1M"), (short_size(0), "0"), (short_size(512), "512 B"), (short_size(1536), "1.5 KiB"),
         (duration(0), "0 s"), (duration(25e-5), "250 µs"), (duration(0.0125), "12.5 ms"), (duration(4.5), "4.5 s"),
         (duration(200), "3 min 20 s"), (duration(3 * DAY + 5 * HOUR + 59), "3 d 5 h"), (duration(HOUR), "1 h"),
-        (share(0), "0 %"), (share(0.004), "0.4 %"), (share(0.8), "80 %"), (share(1.2), "120 %"),
+        (share(0), "0.0%"), (share(0.004), "0.4%"), (share(0.8), "80.0%"), (share(1.2), "120.0%"),
         (rate(0), "0/s"), (rate(0.001), "< 0.01/s"), (rate(3.42), "3.4/s"), (rate(99.7), "100/s"),
         (rate(1234), "1,234/s"), (size_rate(0), "0 bytes/s"), (size_rate(0.3), "< 1 byte/s"),
         (size_rate(1 << 20), "1.00 MiB/s"),

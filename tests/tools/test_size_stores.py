@@ -15,8 +15,8 @@ from tests.support.size import queues, size
 
 QUEUE_FIELDS = {
     "kind", "queue", "store_type", "outstanding", "in_doubt_dequeues", "in_doubt_enqueues", "record", "data",
-    "message_header", "xid_share", "mean_xid_size", "live_bytes", "span", "capacity", "fill", "span_fill", "oldest_rid",
-    "oldest_state", "oldest_file", "oldest_offset", "threshold_limit", "threshold_used", "threshold_room",
+    "message_header", "xid_share", "mean_xid_size", "live_bytes", "span", "capacity", "live_share", "span_share",
+    "oldest_rid",    "oldest_state", "oldest_file", "oldest_offset", "limit", "used", "room", "fill",
     "near_threshold", "geometry", "depth", "footprint", "recommended_bytes", "recommended", "holds", "large_enough",
     "problem",
 }  # fmt: skip
@@ -48,7 +48,7 @@ def test_schema(qpidd_store: StoreFixture) -> None:
         assert (line["recommended"] is None) == (depth == 0)
         assert line["geometry"]["capacity"] == line["capacity"]
         if linear:
-            assert line["threshold_limit"] is line["near_threshold"] is line["large_enough"] is None
+            assert line["limit"] is line["near_threshold"] is line["large_enough"] is None
             assert set(line["geometry"]) == {"files", "file_size_kib", "capacity"}
         else:
             assert line["near_threshold"] is False
@@ -210,7 +210,7 @@ def test_an_empty_queue_has_nothing_to_size_from(tmp_path: Path) -> None:
 def test_one_file_by_itself(tmp_path: Path) -> None:
     path = journal(tmp_path, 1, 100) / "JournalData.0000.jdat"
     line = queues(path)["JournalData.0000.jdat"]
-    assert line["threshold_limit"] is None
+    assert line["limit"] is None
     assert (line["capacity"], line["outstanding"]) == (65_536, 100)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.check.check import PREPARED_LIST, JournalCheck, StoreCheck
+from store.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.measure import Measurement
 from tools.dump.objects import transaction_object
@@ -16,13 +16,14 @@ _STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-e
 
 def store_object(path: str, check: StoreCheck, *, paranoid: bool) -> Object:
     """The store as a whole."""
-    queues = [journal for journal in check.journals if journal.role != PREPARED_LIST]
+    queues = [journal for journal in check.journals if journal.role == QUEUE]
     return {
         "kind": "store",
         "path": path,
         "format": check.store.layout.kind.value,
         "paranoid": paranoid,
         "queues": len(queues),
+        "orphans": sum(journal.role == ORPHAN for journal in check.journals),
         "records": check.records,
         "outstanding": sum(_measured(journal, "live") for journal in queues),
         "in_doubt": sum(_measured(journal, "locked") + _measured(journal, "pending") for journal in queues),
@@ -62,7 +63,18 @@ def journal_object(check: JournalCheck) -> Object:
 
 
 _MISSING: Object = dict.fromkeys(
-    ("outstanding", "in_doubt_enqueues", "in_doubt_dequeues", "capacity", "live_bytes", "span", "limit", "used", "fill")
+    (
+        "outstanding",
+        "in_doubt_enqueues",
+        "in_doubt_dequeues",
+        "capacity",
+        "live_bytes",
+        "live_share",
+        "span",
+        "limit",
+        "used",
+        "fill",
+    )
 ) | {"near_threshold": False, "oldest": None}
 
 
@@ -74,23 +86,16 @@ def _measurement(measurement: Measurement) -> Object:
         "in_doubt_dequeues": measurement.locked,
         "capacity": measurement.capacity,
         "live_bytes": measurement.live_bytes,
+        "live_share": round(measurement.live_share, 6),
         "span": measurement.span,
         "limit": None if threshold is None else threshold.limit,
         "used": None if threshold is None else threshold.used,
-        "fill": _fill(measurement),
+        "fill": None if threshold is None else threshold.fill,
         "near_threshold": threshold is not None and threshold.is_near,
         "oldest": None
         if oldest is None
         else {"rid": oldest.rid, "file": oldest.path, "offset": oldest.offset, "state": _STATES[oldest.state]},
     }
-
-
-def _fill(measurement: Measurement) -> float:
-    """What is in use, of what may be before enqueues are refused; without such a limit, live bytes of the capacity."""
-    threshold = measurement.threshold
-    if threshold is None:
-        return round(measurement.live_share, 4)
-    return round(threshold.used / threshold.limit, 4) if threshold.limit else 0.0
 
 
 def notice_object(text: str) -> Object:

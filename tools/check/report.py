@@ -13,6 +13,7 @@ from store.check.check import ORPHAN, PREPARED_LIST, StoreCheck
 from store.damage import Damage
 from tools.check.objects import Object, journal_object, store_object, transactions_of
 from tools.dump.tables import printable
+from tools.figures import percent
 
 _MOST_SHOWN: Final = 200  # damages, and notices, of one store; --json shows all
 _FULL: Final = 1.0
@@ -77,11 +78,11 @@ def _in_doubt(fields: Object) -> str:
 
 
 def _fill(fields: Object) -> Text:
-    if fields["fill"] is None:
+    if fields["capacity"] is None:
         return Text("?")
-    text = f"{fields['fill']:.0%}"
-    if fields["limit"] is None:
-        return Text(text, style="dim")
+    if fields["fill"] is None:
+        return Text("-")
+    text = percent(fields["fill"])
     style = "bold red" if fields["fill"] >= _FULL else "yellow" if fields["near_threshold"] else ""
     return Text(text, style=style)
 

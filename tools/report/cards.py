@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from formats.rhm.geometry import PAGE_SIZE
+from tools.figures import FIGURES, label
 from tools.report.charts import depth_chart, fill_meter, missing, size_chart, wait_chart
 from tools.report.content import JournalSize, QueueReport, Sizing
 from tools.report.findings import badge, finding_list
@@ -17,9 +18,19 @@ from tools.size.amounts import human
 UNKNOWN: Final = "–"
 
 
-def tile(name: str, value: str, more: str = "") -> Markup:
-    """A figure under its name, with what belongs to it below."""
-    return tag("div", tag("dt", name), tag("dd", value), tag("dd", more, class_="quiet") if more else Markup())
+def figure(name: str, value: str, more: str = "") -> Markup:
+    """A number of `tools.figures` under its name, with what belongs to it below; what it means shows on pointing at it.
+
+    Raises:
+        KeyError: no number is called so.
+    """
+    return tile(label(name), value, more, title=FIGURES[name])
+
+
+def tile(name: str, value: str, more: str = "", *, title: str | None = None) -> Markup:
+    """A number under its name, with what belongs to it below."""
+    below = tag("dd", more, class_="quiet") if more else Markup()
+    return tag("div", tag("dt", name), tag("dd", value), below, title=title)
 
 
 def journal_text(size: JournalSize) -> str:
@@ -50,14 +61,14 @@ def card(report: QueueReport, anchor: str) -> Markup:
 
 
 def _figures(report: QueueReport) -> Iterator[Markup]:
-    yield tile("outstanding", count(report.outstanding), human(report.outstanding_bytes))
-    yield tile("in doubt", count(report.in_doubt))
-    yield tile("enqueued", count(report.enqueued), _rate(report.enqueue_rate))
-    yield tile("dequeued", count(report.dequeued), _rate(report.dequeue_rate))
-    yield tile(
-        "written", human(report.written_bytes), "" if report.write_rate is None else size_rate(report.write_rate)
-    )
-    yield tile("peak depth", UNKNOWN if report.peak_depth is None else count(report.peak_depth))
+    yield figure("outstanding", count(report.outstanding))
+    yield figure("in_doubt", count(report.in_doubt))
+    yield figure("live_bytes", human(report.live_bytes))
+    yield figure("enqueues", count(report.enqueues), _rate(report.enqueue_rate))
+    yield figure("dequeues", count(report.dequeues), _rate(report.dequeue_rate))
+    written = "" if report.write_rate is None else size_rate(report.write_rate)
+    yield figure("record_bytes", human(report.record_bytes), written)
+    yield figure("peak_depth", UNKNOWN if report.peak_depth is None else count(report.peak_depth))
     if report.seconds is not None:
         yield tile("time spanned", duration(report.seconds))
 
@@ -77,7 +88,8 @@ def _sizing_text(sizing: Sizing) -> Iterator[str]:
     if sizing.fill is None:
         yield "This journal has no limit. "
     else:
-        yield join((tag("strong", share(sizing.fill)), f" was in use; enqueues are refused at {share(sizing.limit)}. "))
+        most = f" of its limit was in use at most; enqueues are refused at 100%, {share(sizing.limit)} of the journal. "
+        yield join((tag("strong", share(sizing.fill)), most))
     if sizing.present is not None:
         yield f"It has {journal_text(sizing.present)}. "
     if sizing.advised is not None:

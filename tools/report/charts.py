@@ -178,9 +178,9 @@ def _wait_axis(waits: Waits) -> Scale:
 
 def fill_meter(sizing: Sizing, fill: float, *, near: bool) -> Markup:
     """How full the journal became, and where it refuses enqueues."""
-    state = "reached" if fill >= sizing.limit else "near" if near else "calm"
-    description = f"{share(fill)} of the journal was in use; enqueues are refused at {share(sizing.limit)}"
-    return meter(fill, sizing.limit, state, description)
+    state = "reached" if fill >= 1 else "near" if near else "calm"
+    description = f"{share(fill)} of the limit was in use at most; the limit is {share(sizing.limit)} of the journal"
+    return meter(fill * sizing.limit, sizing.limit, state, description)
 
 
 def missing(why: str) -> Markup:

@@ -8,8 +8,8 @@ Shares are 0 to 1; sizes are bytes; times are seconds since 1970, in UTC.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from itertools import pairwise
@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Final, NamedTuple
 
 from store.threshold import THRESHOLD_PERCENT
+from tools.figures import FIGURES, label
 
 MAX_QUEUES: Final = 10_000  # in the table; the totals may count more
 MAX_INPUTS: Final = 1_000
@@ -56,19 +57,24 @@ class Severity(Enum):
 class FindingKind(Enum):
     """What was found; `label` and `hint` are for people."""
 
-    DAMAGE = ("damaged stretches", Severity.BAD, "a stretch of a journal that is no sound record")
-    CHECKSUM = ("checksum failures", Severity.BAD, "a record whose checksum or tail does not fit it")
-    MISSING = ("missing messages", Severity.BAD, "told by the other side, and not in the store")
-    TWICE = ("messages stored twice", Severity.DOUBTFUL, "more often in the store than the other side tells")
-    DUPLICATE = ("duplicates", Severity.DOUBTFUL, "the same message id, or the same record id, more than once")
-    GAP = ("gaps in record ids", Severity.NOTICE, "ids that no record has: reused files and other queues make them too")
-    DANGLING = ("dangling dequeues", Severity.DOUBTFUL, "a dequeue whose message is nowhere in the journal")
-    IN_DOUBT = ("transactions in doubt", Severity.DOUBTFUL, "prepared, and neither committed nor rolled back")
+    DAMAGE = ("damage", Severity.BAD)
+    CHECKSUM = ("checksum_failures", Severity.BAD)
+    MISSING = ("missing_messages", Severity.BAD)
+    TWICE = ("stored_twice", Severity.DOUBTFUL)
+    DUPLICATE = ("duplicates", Severity.DOUBTFUL)
+    GAP = ("gaps", Severity.NOTICE)
+    DANGLING = ("dangling_dequeues", Severity.DOUBTFUL)
+    IN_DOUBT = ("transactions_in_doubt", Severity.DOUBTFUL)
+
+    @property
+    def figure(self) -> str:
+        """The name of its number (`tools.figures`)."""
+        return self.value[0]
 
     @property
     def label(self) -> str:
         """What it is called, in the plural."""
-        return self.value[0]
+        return label(self.figure)
 
     @property
     def severity(self) -> Severity:
@@ -78,7 +84,7 @@ class FindingKind(Enum):
     @property
     def hint(self) -> str:
         """What it means, in half a sentence."""
-        return self.value[2]
+        return FIGURES[self.figure]
 
 
 class Example(NamedTuple):
@@ -209,10 +215,10 @@ class Sizing:
     """How full a queue's journal became, and how large it had better be.
 
     Attributes:
-        fill: the largest share of the journal that was in use; None if it has no limit (linearstore).
+        fill: `peak_fill`: what was in use at most, of the limit; None if it has no limit (linearstore).
         present: the journal as it is; None if that is not known.
         advised: as it is recommended; None if it needs no change or no size can be given.
-        limit: the share at which enqueues are refused.
+        limit: the limit, as a share of the journal.
 
     Raises:
         ValueError: a number is out of range.
@@ -240,12 +246,8 @@ class QueueReport:
     Attributes:
         store: the store's path.
         queue: the queue's name.
-        outstanding: messages that recovery would deliver.
-        outstanding_bytes: what their records take on disk.
-        enqueued, dequeued: records of each kind that the journal still holds.
-        written_bytes: what all records take on disk.
-        in_doubt: messages that a transaction in doubt holds.
-        peak_depth: the most messages that were on it at once; None if that is not known.
+        outstanding, in_doubt, live_bytes, enqueues, dequeues, record_bytes: `tools.figures`.
+        peak_depth: likewise; None if it is not known.
         seconds: the time that the records span; None if nothing tells. Rates are computed from it.
         depth: for the plot; only needed for the queues that come first (`ranking`).
         sizes: histogram of message sizes in ascending bins that do not overlap; likewise.
@@ -260,10 +262,10 @@ class QueueReport:
     store: str
     queue: str
     outstanding: int
-    outstanding_bytes: int
-    enqueued: int
-    dequeued: int
-    written_bytes: int
+    live_bytes: int
+    enqueues: int
+    dequeues: int
+    record_bytes: int
     in_doubt: int = 0
     peak_depth: int | None = None
     seconds: float | None = None
@@ -274,7 +276,7 @@ class QueueReport:
     findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
-        _demand_counts(self, ("outstanding", "outstanding_bytes", "enqueued", "dequeued", "written_bytes"))
+        _demand_counts(self, ("outstanding", "live_bytes", "enqueues", "dequeues", "record_bytes"))
         _demand_counts(self, ("in_doubt", "peak_depth", "seconds"))
         _demand(self.seconds is None or isfinite(self.seconds), "the time that the records span is no number")
         _demand(len(self.sizes) <= MAX_BINS, f"{len(self.sizes)} bins; {MAX_BINS} at most")
@@ -285,18 +287,18 @@ class QueueReport:
 
     @property
     def enqueue_rate(self) -> float | None:
-        """Messages enqueued per second; None if the time is not known."""
-        return self.enqueued / self.seconds if self.seconds else None
+        """Enqueue records per second; None if the time is not known."""
+        return self.enqueues / self.seconds if self.seconds else None
 
     @property
     def dequeue_rate(self) -> float | None:
-        """Messages dequeued per second; None if the time is not known."""
-        return self.dequeued / self.seconds if self.seconds else None
+        """Dequeue records per second; None if the time is not known."""
+        return self.dequeues / self.seconds if self.seconds else None
 
     @property
     def write_rate(self) -> float | None:
-        """Bytes written per second; None if the time is not known."""
-        return self.written_bytes / self.seconds if self.seconds else None
+        """Bytes of records per second; None if the time is not known."""
+        return self.record_bytes / self.seconds if self.seconds else None
 
 
 def _demand_kinds_once(findings: tuple[Finding, ...]) -> None:
@@ -315,12 +317,10 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The sums over everything that was read, shown or not.
+    """The sums over everything that was read, shown or not; the names are those of `tools.figures`.
 
     Attributes:
-        stores, queues, files, records: how many of them.
-        size: bytes of the journals' files.
-        outstanding, outstanding_bytes, in_doubt: as `QueueReport`.
+        findings: how many there are of each kind. A transaction in doubt counts once, however many queues it is in.
 
     Raises:
         ValueError: a number is negative.
@@ -329,15 +329,17 @@ class Totals:
     stores: int
     queues: int
     files: int
-    size: int
+    journal_bytes: int
     records: int
+    record_bytes: int
     outstanding: int
-    outstanding_bytes: int
+    live_bytes: int
     in_doubt: int
+    findings: Mapping[FindingKind, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _demand_counts(self, ("stores", "queues", "files", "size", "records"))
-        _demand_counts(self, ("outstanding", "outstanding_bytes", "in_doubt"))
+        _demand_counts(self, ("stores", "queues", "files", "journal_bytes", "records", "record_bytes"))
+        _demand_counts(self, ("outstanding", "live_bytes", "in_doubt"))
 
 
 @dataclass(frozen=True, slots=True)

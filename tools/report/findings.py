@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -34,15 +35,9 @@ class Sum(NamedTuple):
 
 def sums(content: ReportContent) -> list[Sum]:
     """The kinds that were found, the worst first."""
-    found: dict[FindingKind, int] = {}
-    queues: dict[FindingKind, int] = {}
-    for finding in content.findings:
-        found[finding.kind] = finding.count
-    for report in content.queues:
-        for finding in report.findings:
-            found[finding.kind] = found.get(finding.kind, 0) + finding.count
-            queues[finding.kind] = queues.get(finding.kind, 0) + 1
-    listed = [Sum(kind, found[kind], queues.get(kind, 0)) for kind in FindingKind if kind in found]
+    found = content.totals.findings
+    queues = Counter(finding.kind for report in content.queues for finding in report.findings)
+    listed = [Sum(kind, found[kind], queues[kind]) for kind in FindingKind if found.get(kind)]
     return sorted(listed, key=lambda entry: -entry.kind.severity.value)
 
 

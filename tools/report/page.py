@@ -12,7 +12,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Final
 
-from tools.report.cards import card, tile
+from tools.report.cards import card, figure
 from tools.report.content import QueueReport, ReportContent
 from tools.report.findings import finding_list, finding_table, sums, verdict
 from tools.report.markup import Markup, join, tag
@@ -91,11 +91,12 @@ def _section(title: str, *parts: str) -> Markup:
 
 def _totals(content: ReportContent) -> Iterator[Markup]:
     totals = content.totals
-    yield tile("outstanding messages", count(totals.outstanding), f"{human(totals.outstanding_bytes)} on disk")
-    yield tile("in doubt", count(totals.in_doubt), "held by transactions")
-    yield tile("queues", count(totals.queues), f"in {plural(totals.stores, 'store', 'stores')}")
-    yield tile("records read", count(totals.records))
-    yield tile("journals", human(totals.size), f"in {plural(totals.files, 'file', 'files')}")
+    yield figure("outstanding", count(totals.outstanding), "messages")
+    yield figure("in_doubt", count(totals.in_doubt), "messages")
+    yield figure("live_bytes", human(totals.live_bytes))
+    yield figure("queues", count(totals.queues), f"in {plural(totals.stores, 'store', 'stores')}")
+    yield figure("records", count(totals.records), human(totals.record_bytes))
+    yield figure("journal_bytes", human(totals.journal_bytes), f"in {plural(totals.files, 'file', 'files')}")
 
 
 def _order() -> Markup:

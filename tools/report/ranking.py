@@ -20,15 +20,15 @@ class Rank(NamedTuple):
         severity: of the worst finding; 0 if there is none.
         findings: how many there are of that severity.
         near_limit: whether the journal came near to the point where it refuses enqueues.
-        outstanding_bytes: what is still to be delivered.
-        written_bytes: how much went through.
+        live_bytes: what is still to be delivered, or in doubt.
+        record_bytes: how much went through.
     """
 
     severity: int
     findings: int
     near_limit: bool
-    outstanding_bytes: int
-    written_bytes: int
+    live_bytes: int
+    record_bytes: int
 
 
 def severity(report: QueueReport) -> Severity | None:
@@ -39,7 +39,7 @@ def severity(report: QueueReport) -> Severity | None:
 def near_limit(report: QueueReport) -> bool:
     """Whether its journal came near to the point where it refuses enqueues."""
     sizing = report.sizing
-    return sizing is not None and sizing.fill is not None and sizing.fill >= sizing.limit * NEAR_PERCENT / 100
+    return sizing is not None and sizing.fill is not None and sizing.fill * 100 >= NEAR_PERCENT
 
 
 def rank(report: QueueReport) -> Rank:
@@ -47,7 +47,7 @@ def rank(report: QueueReport) -> Rank:
     worst = severity(report)
     found = sum(finding.count for finding in report.findings if finding.kind.severity is worst)
     level = 0 if worst is None else worst.value
-    return Rank(level, found, near_limit(report), report.outstanding_bytes, report.written_bytes)
+    return Rank(level, found, near_limit(report), report.live_bytes, report.record_bytes)
 
 
 def worst_first(queues: Iterable[QueueReport]) -> list[QueueReport]:

@@ -60,16 +60,16 @@ def _advised(report: QueueReport) -> _Cell:
 #: The columns of numbers: heading -> the cell of a queue.
 _NUMBERS: Final[Mapping[str, Callable[[QueueReport], _Cell]]] = {
     "outstanding": lambda report: _number(report.outstanding),
-    "on disk": lambda report: _size(report.outstanding_bytes),
     "in doubt": lambda report: _number(report.in_doubt),
-    "enqueued": lambda report: _number(report.enqueued),
-    "dequeued": lambda report: _number(report.dequeued),
+    "live bytes": lambda report: _size(report.live_bytes),
+    "enqueues": lambda report: _number(report.enqueues),
+    "dequeues": lambda report: _number(report.dequeues),
     "enqueue rate": lambda report: _rate(report.enqueue_rate),
-    "written": lambda report: _size(report.written_bytes),
+    "record bytes": lambda report: _size(report.record_bytes),
     "peak depth": lambda report: _number(report.peak_depth),
     "wait p50": lambda report: _wait(report.waits, lambda waits: waits.p50),
     "wait p99": lambda report: _wait(report.waits, lambda waits: waits.p99),
-    "filled": _fill,
+    "peak fill": _fill,
     "advised journal": _advised,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from tools.figures import percent
 from tools.size.amounts import human
 
 MAX_TEXT: Final = 500  # characters of a name or an example that are shown
@@ -80,9 +81,8 @@ def duration(seconds: float) -> str:
 
 
 def share(value: float) -> str:
-    """A share as a percentage: `63 %`, `0.4 %`."""
-    percent = value * 100
-    return f"{percent:.1f} %" if 0 < percent < 10 else f"{percent:,.0f} %"
+    """A share as a percentage, as all tools show it: `63.0%`, `0.4%`."""
+    return percent(value)
 
 
 def rate(per_second: float) -> str:

@@ -17,6 +17,7 @@ from store.measure import Measurement, Spread, measure
 from store.offline import RecoveredQueue
 from store.sizing import JournalSize, JournalTooLargeError, LineSize, MessageProfile, size_for
 from tools.dump.tables import printable
+from tools.figures import percent
 from tools.names import escape_name
 from tools.size.amounts import human
 from tools.size.formula import Object, choice_object, number, pages
@@ -122,8 +123,8 @@ def queue_object(size: QueueSize) -> Object:
 
 _MEASURED: Final = (
     "outstanding", "in_doubt_dequeues", "in_doubt_enqueues", "record", "data", "message_header", "xid_share",
-    "mean_xid_size", "live_bytes", "span", "capacity", "fill", "span_fill", "oldest_rid", "oldest_state", "oldest_file",
-    "oldest_offset", "threshold_limit", "threshold_used", "threshold_room", "near_threshold",
+    "mean_xid_size", "live_bytes", "span", "capacity", "live_share", "span_share", "oldest_rid", "oldest_state",
+    "oldest_file", "oldest_offset", "limit", "used", "room", "fill", "near_threshold",
 )  # fmt: skip
 
 
@@ -150,6 +151,7 @@ def _measured_fields(measurement: Measurement) -> Object:
         None if threshold is None else threshold.limit,
         None if threshold is None else threshold.used,
         None if threshold is None else threshold.room,
+        None if threshold is None else threshold.fill,
         None if threshold is None else threshold.is_near,
     )
     return dict(zip(_MEASURED, values, strict=True))
@@ -177,15 +179,15 @@ def _present(journal: Journal, measurement: Measurement) -> Object:
 
 _COLUMNS: Final = (
     Column("queue", folds=True),
-    Column("messages", number=True),
+    Column("outstanding", number=True),
     Column("in doubt", number=True, spare=True),
     Column("mean", number=True, spare=True),
     Column("largest", number=True, spare=True),
-    Column("live", number=True, spare=True),
+    Column("live bytes", number=True, spare=True),
     Column("capacity", number=True, spare=True),
-    Column("full", number=True, spare=True),
-    Column("span", number=True, spare=True),
-    Column("threshold"),
+    Column("live share", number=True, spare=True),
+    Column("span share", number=True, spare=True),
+    Column("fill"),
     Column("journal"),
     Column("recommended"),
     Column("size"),
@@ -219,8 +221,8 @@ def _row(size: QueueSize) -> list[str]:
         human(records.largest) if records.count else _NOTHING,
         human(measurement.live_bytes),
         human(measurement.capacity),
-        f"{measurement.live_share:.1%}",
-        f"{measurement.span_share:.1%}",
+        percent(measurement.live_share),
+        percent(measurement.span_share),
         _threshold_cell(measurement),
         _files_cell(_present(journal, measurement)),
         _NOTHING if size.needed is None else _files_cell(choice_object(size.needed.choice)),
@@ -232,7 +234,7 @@ def _threshold_cell(measurement: Measurement) -> str:
     threshold = measurement.threshold
     if threshold is None:
         return _NOTHING
-    used = f"{threshold.used / threshold.limit:.1%}" if threshold.limit > 0 else "100.0%"
+    used = percent(threshold.fill)
     if threshold.is_reached:
         return f"{used} REACHED"
     return f"{used} NEAR" if threshold.is_near else used

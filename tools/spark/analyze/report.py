@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, Row
 
 from formats.rhm.geometry import PAGE_SIZE
 from tools.report.content import (
-    DEFAULT_LIMIT,
     DEFAULT_PLOTS,
     MAX_INPUTS,
     MAX_QUEUES,
@@ -52,10 +51,9 @@ _TITLE: Final = "qstore-analyze"
 _NOTES: Final = (
     "A ring that has gone round shows its latest lap only: what was before it is in no figure.",
     "Depth is drawn over the bytes of the journal: journals do not tell when a record was written.",
-    "Sizes are those of records on disk. Numbers enqueued and dequeued count records that were rolled back too.",
+    "Each number is called as in summary.json and in the tables, and means the same there.",
     "Waits in seconds are known to within the time that a file took to fill; otherwise they are bytes of journal.",
     "Rates are over the time between the first and the last timestamp of the messages.",
-    "Dequeues of messages that a ring has overwritten are normal, and left out of the dangling ones.",
 )
 _STEPS: Final = {"audit/depth": "audit", "sizing": "sizing"}
 
@@ -84,7 +82,7 @@ def report_content(
     return ReportContent(
         title=_TITLE,
         made_at=made_at,
-        totals=_totals(fields, stores, every),
+        totals=_totals(fields),
         inputs=tuple(
             Input(row["store"], row["format"] or "-", row["queues"] or 0, row["size"] or 0)
             for row in stores[:MAX_INPUTS]
@@ -95,17 +93,11 @@ def report_content(
     )
 
 
-def _totals(fields: Mapping[str, Any], stores: list[Row], queues: list[QueueReport]) -> Totals:
-    return Totals(
-        stores=fields["stores"],
-        queues=len(queues),
-        files=sum(row["files"] for row in stores),
-        size=sum(row["size"] or 0 for row in stores),
-        records=fields["records"],
-        outstanding=sum(queue.outstanding for queue in queues),
-        outstanding_bytes=sum(queue.outstanding_bytes for queue in queues),
-        in_doubt=sum(queue.in_doubt for queue in queues),
-    )
+def _totals(fields: Mapping[str, Any]) -> Totals:
+    """Those of the summary: nothing is added up here."""
+    names = (each.name for each in dataclasses.fields(Totals) if each.name != "findings")
+    findings = {kind: fields[kind.figure] for kind in FindingKind if fields.get(kind.figure)}
+    return Totals(**{name: fields[name] for name in names}, findings=findings)
 
 
 # ---- one queue ----
@@ -117,10 +109,10 @@ def _queue(row: Row, findings: list[Finding]) -> QueueReport:
         store=row["store"],
         queue=row["queue"],
         outstanding=row["outstanding"] or 0,
-        outstanding_bytes=row["outstanding_bytes"] or 0,
-        enqueued=row["enqueues"] or 0,
-        dequeued=row["dequeues"] or 0,
-        written_bytes=row["bytes"] or 0,
+        live_bytes=row["live_bytes"] or 0,
+        enqueues=row["enqueues"] or 0,
+        dequeues=row["dequeues"] or 0,
+        record_bytes=row["record_bytes"] or 0,
         in_doubt=row["in_doubt"] or 0,
         peak_depth=None if row["peak"] is None else max(row["peak"], 0),
         seconds=span or None,
@@ -136,7 +128,7 @@ def _waits(row: Row) -> Waits | None:
         numbers = [row[f"{name}_{of}"] for of in ("50", "90", "99", "most")]
         if all(number is not None and number >= 0 for number in numbers) and (numbers[0] or unit is WaitUnit.BYTES):
             p50, p90, p99, longest = sorted(numbers)
-            return Waits(unit, row["waits"], p50, p90, p99, longest)
+            return Waits(unit, row["measured"], p50, p90, p99, longest)
     return None
 
 
@@ -145,12 +137,11 @@ def _sizing(row: Row) -> Sizing | None:
         return None
     present = JournalSize(row["files"], round(row["pages"] * PAGE_SIZE))
     advised = None
-    if row["num_jfiles"] is not None and (row["near_threshold"] or not row["large_enough"]):
+    if row["num_jfiles"] is not None and (row["peak_near_threshold"] or not row["large_enough"]):
         advised = JournalSize(row["num_jfiles"], row["jfile_size_pgs"] * PAGE_SIZE)
-    if not row["enqueue_limit"]:
+    if not row["limit"]:
         return Sizing(None, present, advised)
-    limit = min(row["enqueue_limit"] / row["capacity"], 1.0)
-    return Sizing((row["peak_used"] or 0) / row["capacity"], present, advised, limit or DEFAULT_LIMIT)
+    return Sizing(row["peak_fill"], present, advised, min(row["limit"] / row["capacity"], 1.0))
 
 
 # ---- plots of those that come first ----

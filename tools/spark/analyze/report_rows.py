@@ -12,8 +12,15 @@ from pyspark.sql import functions as sql
 
 from tools.report.content import MAX_AT, MAX_EXAMPLES, Example, FindingKind
 from tools.spark.analyze.tables import Tables
-from tools.spark.pipeline.messages import IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING
-from tools.spark.pipeline.prepared import IN_DOUBT
+from tools.spark.pipeline.findings import damage, in_doubt_transactions
+from tools.spark.pipeline.messages import (
+    IN_DOUBT_DEQUEUE,
+    IN_DOUBT_ENQUEUE,
+    count_of,
+    is_in_doubt,
+    is_live,
+    is_outstanding,
+)
 from tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
 
 #: Store and queue; nothing and nothing for what belongs to no queue.
@@ -21,37 +28,32 @@ Key = tuple[str | None, str | None]
 
 _QUEUE: Final = ("store", "queue")
 _SIZING: Final = (
-    "files", "pages", "capacity", "enqueue_limit", "peak_used", "near_threshold", "large_enough", "num_jfiles",
+    "files", "pages", "capacity", "limit", "peak_fill", "peak_near_threshold", "large_enough", "num_jfiles",
     "jfile_size_pgs",
 )  # fmt: skip
 _WAITS: Final = tuple(f"{name}_{of}" for name in ("distance", "waited") for of in ("50", "90", "99", "most"))
 
 
 def store_rows(tables: Tables) -> list[Row]:
-    """A row for each store: store, format, queues, files, size (bytes)."""
+    """A row for each store: store, format, queues, size (bytes of its journals' files)."""
     files = tables.files.where("kind = 'journal file'").groupBy("store")
-    summed = files.agg(sql.count("*").alias("files"), sql.sum("size").alias("size"))
+    summed = files.agg(sql.sum("size").alias("size"))
     queues = tables.queues.groupBy("store").agg(
         sql.max("format").alias("format"), sql.countDistinct("queue").alias("queues")
     )
-    joined = summed.join(queues, "store", "full").withColumn("files", sql.coalesce("files", sql.lit(0)))
+    joined = tables.known_stores().join(summed, "store", "left").join(queues, "store", "left")
     return list(joined.orderBy("store").collect())
 
 
 def queue_rows(tables: Tables, made: Mapping[str, DataFrame]) -> list[Row]:
     """A row for each queue: what its journal holds, and what the steps tell of it; null where they were left out."""
-    rows = _known(tables.queues).join(_records(tables), list(_QUEUE), "left").join(_there(tables), list(_QUEUE), "left")
+    rows = tables.known_queues().join(_records(tables), list(_QUEUE), "left").join(_there(tables), list(_QUEUE), "left")
     peaks, waited = made.get("audit/depth"), made.get("audit/waits")
     rows = _with(rows, None if peaks is None else peaks.groupBy(*_QUEUE).agg(sql.max("peak").alias("peak")), ["peak"])
-    waited = None if waited is None else waited.withColumnRenamed("dequeued", "waits")
-    rows = _with(rows, waited, ["waits", *_WAITS])
+    rows = _with(rows, waited, ["measured", *_WAITS])
     sized = made.get("sizing")
     rows = _with(rows, None if sized is None else sized.dropDuplicates(list(_QUEUE)), list(_SIZING))
     return list(rows.collect())
-
-
-def _known(queues: DataFrame) -> DataFrame:
-    return queues.select(*_QUEUE).distinct()
 
 
 def _records(tables: Tables) -> DataFrame:
@@ -64,7 +66,7 @@ def _records(tables: Tables) -> DataFrame:
         .agg(
             sql.sum((kind == "enqueue").cast("bigint")).alias("enqueues"),
             sql.sum((kind == "dequeue").cast("bigint")).alias("dequeues"),
-            sql.sum("size").alias("bytes"),
+            sql.sum("size").alias("record_bytes"),
             sql.min(sound).alias("first_timestamp"),
             sql.max(sound).alias("last_timestamp"),
         )
@@ -72,11 +74,10 @@ def _records(tables: Tables) -> DataFrame:
 
 
 def _there(tables: Tables) -> DataFrame:
-    is_there, state = sql.col("state") == OUTSTANDING, sql.col("state")
     return tables.messages.groupBy(*_QUEUE).agg(
-        sql.sum(is_there.cast("bigint")).alias("outstanding"),
-        sql.sum(sql.when(is_there, sql.col("size"))).alias("outstanding_bytes"),
-        sql.sum(state.isin(IN_DOUBT_ENQUEUE, IN_DOUBT_DEQUEUE).cast("bigint")).alias("in_doubt"),
+        count_of(is_outstanding()).alias("outstanding"),
+        count_of(is_in_doubt()).alias("in_doubt"),
+        sql.sum(sql.when(is_live(), sql.col("size"))).alias("live_bytes"),
     )
 
 
@@ -117,18 +118,14 @@ def size_bins(tables: Tables, keys: Collection[Key]) -> DataFrame:
 
 def counted_findings(tables: Tables, made: Mapping[str, DataFrame]) -> list[Row]:
     """How many of each kind a queue has: store, queue (both null where it is no known queue's), kind, count."""
-    found = _owned(tables, made)
-    return [] if found is None else found.groupBy(*_QUEUE, "kind").count().orderBy("kind").collect()
+    return list(_owned(tables, made).groupBy(*_QUEUE, "kind").count().orderBy("kind").collect())
 
 
 def examples(
     tables: Tables, made: Mapping[str, DataFrame], keys: Collection[Key]
 ) -> dict[tuple[Key, str], list[Example]]:
     """The first of each kind that some queues have, and of those that belong to none: queue and kind -> examples."""
-    found = _owned(tables, made)
-    if found is None:
-        return {}
-    shown = found.where(_is_one_of(keys) | sql.col("queue").isNull())
+    shown = _owned(tables, made).where(_is_one_of(keys) | sql.col("queue").isNull())
     first = Window.partitionBy(*_QUEUE, "kind").orderBy("where", "text")
     ranked = shown.withColumn("place", sql.row_number().over(first)).where(sql.col("place") <= MAX_EXAMPLES)
     told: dict[tuple[Key, str], list[Example]] = {}
@@ -138,12 +135,10 @@ def examples(
     return told
 
 
-def _owned(tables: Tables, made: Mapping[str, DataFrame]) -> DataFrame | None:
+def _owned(tables: Tables, made: Mapping[str, DataFrame]) -> DataFrame:
     """All findings: store, queue, kind, where, text."""
-    parts = list(_parts(made))
-    if not parts:
-        return None
-    known = sql.broadcast(_known(tables.queues).withColumn("known", sql.lit(True)))
+    parts = [*_parts(made), _damage(damage(tables.records, tables.files)), _in_doubt(tables)]
+    known = sql.broadcast(tables.known_queues().withColumn("known", sql.lit(True)))
     found = reduce(DataFrame.unionByName, parts).join(known, list(_QUEUE), "left")
     owner = [sql.when(sql.col("known"), sql.col(name)).alias(name) for name in _QUEUE]
     return found.select(*owner, "kind", "where", "text")
@@ -163,10 +158,11 @@ def _finding(rows: DataFrame, kind: Column | FindingKind, where: Column, text: C
 
 
 def _damage(rows: DataFrame) -> DataFrame:
-    kind = sql.when(sql.col("checksum"), FindingKind.CHECKSUM.name).otherwise(FindingKind.DAMAGE.name)
     place = sql.concat(sql.lit("offset "), sql.col("offset"))
     where = sql.concat_ws(" ", "file", place, sql.concat(sql.lit("record "), sql.col("rid")))
-    return _finding(rows, kind, where, sql.concat_ws("; ", "damage", "consequence"))
+    text = sql.concat_ws("; ", "damage", "consequence")
+    failures = _finding(rows.where("checksum"), FindingKind.CHECKSUM, where, text)  # damage too
+    return _finding(rows, FindingKind.DAMAGE, where, text).union(failures)
 
 
 def _duplicates(rows: DataFrame) -> DataFrame:
@@ -183,13 +179,23 @@ def _gaps(rows: DataFrame) -> DataFrame:
 def _dangling(rows: DataFrame) -> DataFrame:
     where = sql.format_string("%s, place %d", "journal", "position")
     text = sql.format_string("message %d: %s", "rid", "what")
-    return _finding(rows.where("what != 'overwritten'"), FindingKind.DANGLING, where, text)
+    return _finding(rows, FindingKind.DANGLING, where, text)
 
 
-def _transactions(rows: DataFrame) -> DataFrame:
-    where = sql.concat_ws(" ", "store", "xid")
-    text = sql.format_string("%s: %d enqueues and %d dequeues", "type", "enqueues", "dequeues")
-    return _finding(rows.where(sql.col("state") == IN_DOUBT), FindingKind.IN_DOUBT, where, text)
+def _in_doubt(tables: Tables) -> DataFrame:
+    """Transactions in doubt: in each queue that has messages of one; of no queue, where none has."""
+    waiting = in_doubt_transactions(tables.prepared).select("store", "branch", "xid")
+    touched = (
+        tables.messages.where(sql.col("branch").isNotNull())
+        .groupBy(*_QUEUE, "branch")
+        .agg(
+            count_of(sql.col("state") == IN_DOUBT_ENQUEUE).alias("enqueues"),
+            count_of(sql.col("state") == IN_DOUBT_DEQUEUE).alias("dequeues"),
+        )
+    )
+    rows = waiting.join(touched, ["store", "branch"], "left").fillna(0, ["enqueues", "dequeues"])
+    text = sql.format_string("it would enqueue %d messages and dequeue %d", "enqueues", "dequeues")
+    return _finding(rows, FindingKind.IN_DOUBT, sql.col("xid"), text)
 
 
 def _verdicts(rows: DataFrame) -> DataFrame:
@@ -204,11 +210,9 @@ def _verdicts(rows: DataFrame) -> DataFrame:
 
 #: Path of a result -> what it says of findings.
 _PARTS: Final = {
-    "audit/damage": _damage,
     "audit/duplicates": _duplicates,
     "audit/gaps": _gaps,
     "audit/dangling": _dangling,
-    "audit/transactions": _transactions,
     "audit/publisher": _verdicts,
     "audit/compare": _verdicts,
 }

@@ -31,7 +31,15 @@ from tools.spark.analyze.tables import (
 from tools.spark.pipeline.depth import depth
 from tools.spark.pipeline.effects import operations
 from tools.spark.pipeline.export import export
-from tools.spark.pipeline.findings import damage, dangling, duplicates, gaps, is_undone, open_transactions
+from tools.spark.pipeline.findings import (
+    damage,
+    dangling,
+    duplicates,
+    gaps,
+    is_undone,
+    open_transactions,
+    overwritten,
+)
 from tools.spark.pipeline.lifetimes import lifetimes, rates, waits
 from tools.spark.pipeline.messages import messages_of
 from tools.spark.pipeline.outstanding import kept, of_queues, with_columns
@@ -61,15 +69,15 @@ def analyze(spark: SparkSession, request: Request, stage: Stage) -> Summary:
     results = Results(request, single=request.is_small)
     tables = _tables(spark, request, results, stage)
     summary = Summary()
-    summary.add_records(tables.records, tables.queues, damage(tables.records, tables.files))
+    summary.add_tables(tables)
     if "outstanding" in request.steps:
         stage("outstanding")
-        summary.add_outstanding(_outstanding(spark, request, results, tables))
+        _outstanding(spark, request, results, tables)
     if "audit" in request.steps:
         _audit(results, tables, summary, stage)
     if "sizing" in request.steps:
         stage("sizing")
-        rows = sizing(tables.messages, tables.queues, results.made.get("audit/depth"))
+        rows = sizing(tables.messages, tables.queues, results.made.get("audit/depth"), records=tables.records)
         summary.add_sizing(results.stored(rows, "sizing", small=True))
     if log is not None:
         stage("reconciling with the publisher's log")
@@ -102,13 +110,13 @@ def _tables(spark: SparkSession, request: Request, results: Results, stage: Stag
     return Tables(records, queues, files, prepared, found, results.stored(messages_of(found), WORK, "messages"))
 
 
-def _outstanding(spark: SparkSession, request: Request, results: Results, tables: Tables) -> DataFrame:
+def _outstanding(spark: SparkSession, request: Request, results: Results, tables: Tables) -> None:
     there = with_columns(kept(tables.messages, tables.prepared), tables.records, DETAILS)
     if request.bodies:
         columns = ("store", "journal", "position", "type", "body")
         bodies = Load(request.inputs, columns=columns, split_bytes=request.split_bytes)
         there = with_columns(there, results.loaded(spark, bodies, WORK, "bodies"), ("body",))
-    return results.stored(there, "outstanding")
+    results.stored(there, "outstanding")
 
 
 def _audit(results: Results, tables: Tables, summary: Summary, stage: Stage) -> None:
@@ -121,6 +129,7 @@ def _audit(results: Results, tables: Tables, summary: Summary, stage: Stage) -> 
         "duplicates": lambda: duplicates(tables.found),
         "gaps": lambda: gaps(tables.records),
         "dangling": lambda: dangling(tables.messages),
+        "overwritten": lambda: overwritten(tables.messages),
         "transactions": lambda: open_transactions(tables.found, tables.prepared),
         "damage": lambda: damage(tables.records, tables.files),
     }

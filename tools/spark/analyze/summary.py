@@ -1,4 +1,7 @@
-"""What an analysis found, in numbers: for people, for programs, and for the exit code."""
+"""What an analysis found, in numbers: for people, for programs, and for the exit code.
+
+Names and meanings are those of `tools.figures`; the report takes its sums from here.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from tools.report.content import ReportContent
-from tools.spark.pipeline.reconcile import FEWER, MISSING
+from tools.spark.analyze.tables import Tables
+from tools.spark.pipeline.findings import damage, in_doubt_transactions
+from tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
+from tools.spark.pipeline.reconcile import FEWER, MISSING, TWICE
 
 Fields = dict[str, Any]
 
-_FINDINGS: Final = ("duplicates", "gaps", "dangling", "transactions")
+#: Tables of the step audit whose rows are counted -> how their number is called.
+_COUNTED: Final = {
+    "duplicates": "duplicates",
+    "gaps": "gaps",
+    "dangling": "dangling_dequeues",
+    "overwritten": "overwritten_dequeues",
+    "transactions": "transactions",
+}
 _LOSSES: Final = (MISSING, FEWER)
 _QUEUE_COLUMNS: Final = (
-    "store", "format", "queue", "messages", "depth", "peak_depth", "mean_size", "live_bytes", "capacity", "fill",
-    "peak_fill", "near_threshold", "num_jfiles", "jfile_size_pgs", "pool_files", "large_enough", "problem",
+    "store", "format", "queue", "outstanding", "in_doubt", "depth", "peak_depth", "recorded", "mean_size", "live_bytes",
+    "capacity", "live_share", "limit", "used", "fill", "peak_fill", "near_threshold", "peak_near_threshold",
+    "num_jfiles", "jfile_size_pgs", "pool_files", "large_enough", "problem",
 )  # fmt: skip
 
 
@@ -33,40 +47,46 @@ class Summary:
         self.queue_rows: list[Fields] = []
         self.report: ReportContent | None = None
 
-    def add_records(self, records: DataFrame, queues: DataFrame, damage: DataFrame) -> None:
-        """Of what was read."""
-        row = records.agg(sql.count("*").alias("records"), sql.sum("size").alias("bytes")).first()
-        assert row is not None
+    def add_tables(self, tables: Tables) -> None:
+        """Of what was read: what there is, whatever steps follow."""
+        files = tables.files.where("kind = 'journal file' and size is not null")
+        found = damage(tables.records, tables.files)
         self._fields |= {
-            "stores": queues.select("store").union(records.select("store")).distinct().count(),
-            "queues": queues.count(),
-            "records": row["records"],
-            "bytes": row["bytes"] or 0,
-            "damage": damage.count(),
+            "stores": tables.known_stores().count(),
+            "queues": tables.known_queues().count(),
+            **_row(files, files=sql.count("*"), journal_bytes=_sum("size")),
+            **_row(tables.records.where("type != 'damage'"), records=sql.count("*"), record_bytes=_sum("size")),
+            **_row(
+                tables.messages,
+                outstanding=count_of(is_outstanding()),
+                in_doubt=count_of(is_in_doubt()),
+                live_bytes=_sum(sql.when(is_live(), sql.col("size"))),
+            ),
+            "transactions_in_doubt": in_doubt_transactions(tables.prepared).count(),
+            **_row(found, damage=sql.count("*"), checksum_failures=count_of(sql.col("checksum"))),
         }
-
-    def add_outstanding(self, there: DataFrame) -> None:
-        """Of the step outstanding."""
-        counts = {row["state"]: row["count"] for row in there.groupBy("state").count().collect()}
-        self._fields["outstanding"] = counts.get("outstanding", 0)
-        self._fields["in_doubt"] = sum(count for state, count in counts.items() if state.startswith("in-doubt"))
 
     def add_audit(self, name: str, rows: DataFrame) -> None:
         """Of one of the tables of the step audit."""
-        if name in _FINDINGS:
-            self._fields[name] = rows.count()
-        elif name == "damage":
-            self._fields["checksum_failures"] = rows.where("checksum").count()
+        if name in _COUNTED:
+            self._fields[_COUNTED[name]] = rows.count()
 
     def add_sizing(self, rows: DataFrame) -> None:
         """Of the step sizing."""
         self.queue_rows = [row.asDict() for row in rows.select(*_QUEUE_COLUMNS).orderBy("store", "queue").collect()]
-        self._fields["near_threshold"] = sum(bool(row["near_threshold"]) for row in self.queue_rows)
+        for name in ("near_threshold", "peak_near_threshold"):
+            self._fields[name] = sum(bool(row[name]) for row in self.queue_rows)
         self._fields["too_small"] = sum(row["large_enough"] is False for row in self.queue_rows)
 
     def add_verdicts(self, name: str, rows: DataFrame) -> None:
         """Of ids that were reconciled."""
-        self._fields[name] = {row["verdict"]: row["count"] for row in rows.groupBy("verdict").count().collect()}
+        verdicts = {row["verdict"]: row["count"] for row in rows.groupBy("verdict").count().collect()}
+        self._fields[name] = verdicts
+        self._add("missing_messages", sum(verdicts.get(verdict, 0) for verdict in _LOSSES))
+        self._add("stored_twice", verdicts.get(TWICE, 0))
+
+    def _add(self, name: str, count: int) -> None:
+        self._fields[name] = self._fields.get(name, 0) + count
 
     def fields(self) -> Fields:
         """All of it."""
@@ -75,6 +95,15 @@ class Summary:
     @property
     def has_losses(self) -> bool:
         """Whether anything is damaged, or missing."""
-        verdicts = [self._fields.get(name, {}) for name in ("publisher", "compare")]
-        lost = any(found.get(verdict) for found in verdicts for verdict in _LOSSES)
-        return bool(self._fields.get("damage")) or lost
+        return bool(self._fields.get("damage")) or bool(self._fields.get("missing_messages"))
+
+
+def _row(rows: DataFrame, **columns: Any) -> Fields:
+    """Some numbers of all rows."""
+    row = rows.agg(*(column.alias(name) for name, column in columns.items())).first()
+    assert row is not None
+    return dict(row.asDict())
+
+
+def _sum(what: Any) -> Any:
+    return sql.coalesce(sql.sum(what), sql.lit(0))

@@ -86,6 +86,15 @@ class Tables(NamedTuple):
     found: DataFrame
     messages: DataFrame
 
+    def known_stores(self) -> DataFrame:
+        """The stores that could be read: a column store."""
+        read = self.files.where("kind != 'unusable'").select("store")
+        return read.union(self.queues.select("store")).union(self.records.select("store")).distinct()
+
+    def known_queues(self) -> DataFrame:
+        """The queues that these stores know: columns store and queue."""
+        return self.queues.select("store", "queue").distinct()
+
 
 class Results:
     """Reads tables of stores, writes tables as Parquet files, and has those that were written.

@@ -14,6 +14,7 @@ from tools.spark.pipeline.effects import ABORTED, COMMITTED, JOURNAL
 from tools.spark.pipeline.prepared import ABORTING, ENDS, IN_DOUBT, OPERATIONS, UNPREPARED, kind_is
 
 _RIDS_IN_RANGE: Final = 20  # bits: gaps are looked for in ranges of so many record ids, each by itself
+OVERWRITTEN: Final = "overwritten"
 _UNDONE: Final = (ABORTED, ABORTING, UNPREPARED)
 
 
@@ -74,21 +75,32 @@ def gaps(records: DataFrame) -> DataFrame:
 
 
 def dangling(found: DataFrame) -> DataFrame:
-    """Dequeues of messages that their journal does not have, or that it dequeues twice.
+    """Dequeues of messages that their journal does not have, and should, or that it dequeues twice.
 
     Args:
         found: of `messages`.
 
     Returns:
         store, format, queue, journal, rid (of the message), dequeues, position (of the first of these records); what:
-        "overwritten" (a lower record id than any enqueue in the journal, which went round: normal), "unknown", or
-        "dequeued twice".
+        "unknown" (nothing explains why the message is not there) or "dequeued twice".
     """
+    return _odd_dequeues(found).where(sql.col("what") != OVERWRITTEN)
+
+
+def overwritten(found: DataFrame) -> DataFrame:
+    """Dequeues of messages whose records a ring has overwritten as it went round, which is normal.
+
+    Their record ids are lower than that of any enqueue in the journal. Columns as in `dangling`.
+    """
+    return _odd_dequeues(found).where(sql.col("what") == OVERWRITTEN)
+
+
+def _odd_dequeues(found: DataFrame) -> DataFrame:
     first = found.where(sql.col("enqueues") > 0).groupBy(*JOURNAL).agg(sql.min("rid").alias("first_rid"))
     is_unknown = sql.col("state").isNull()
     what = (
         sql.when(~is_unknown, "dequeued twice")
-        .when(sql.col("rid") < sql.col("first_rid"), "overwritten")
+        .when(sql.col("rid") < sql.col("first_rid"), OVERWRITTEN)
         .otherwise("unknown")
     )
     odd = found.where(is_unknown | ((sql.col("dequeues") > 1) & ~sql.col("transactional")))
@@ -126,9 +138,9 @@ def open_transactions(found: DataFrame, prepared: DataFrame) -> DataFrame:
     )
 
 
-def in_doubt(transactions: DataFrame) -> DataFrame:
-    """Those of `open_transactions` that wait for their transaction manager."""
-    return transactions.where(sql.col("state") == IN_DOUBT)
+def in_doubt_transactions(prepared: DataFrame) -> DataFrame:
+    """Those of `prepared_transactions` that wait for their transaction manager."""
+    return prepared.where(sql.col("outcome") == IN_DOUBT)
 
 
 def damage(records: DataFrame, files: DataFrame | None = None) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sql
 from formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
 from formats.rhm.geometry import FILE_HEADER_SIZE
 from tools.spark.pipeline.effects import AT_THE_END, JOURNAL
-from tools.spark.pipeline.messages import DEQUEUED, IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING
+from tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
 
 _NANOSECONDS: Final = 1_000_000_000
 #: Of the waits, in per cent; the names of the columns end with them.
@@ -69,12 +69,12 @@ def waits(lives: DataFrame) -> DataFrame:
         lives: of `lifetimes`.
 
     Returns:
-        store, queue, dequeued (number of messages); distance_50, distance_90, distance_99 (percentiles, to within a
+        store, queue, measured (number of messages); distance_50, distance_90, distance_99 (percentiles, to within a
         thousandth), distance_most in bytes of journal; waited_50 and so on in seconds, null where no file tells a time.
     """
     gone = lives.where(sql.col("dequeued").isNotNull())
     measured = [each for name in ("distance", "waited") for each in _percentiles(name)]
-    return gone.groupBy("store", "queue").agg(sql.count("*").alias("dequeued"), *measured)
+    return gone.groupBy("store", "queue").agg(sql.count("*").alias("measured"), *measured)
 
 
 def rates(lives: DataFrame) -> DataFrame:
@@ -84,18 +84,19 @@ def rates(lives: DataFrame) -> DataFrame:
         lives: of `lifetimes`.
 
     Returns:
-        store, queue, messages, outstanding, in_doubt, dequeued, transactional (numbers); bytes: of their records;
-        mean_size, least_size, largest_size of a record on disk; first_timestamp, last_timestamp; per_second: messages
-        with a timestamp, for each second between these; null where that cannot be said.
+        store, queue, recorded, outstanding, in_doubt, dequeued, transactional: numbers of messages (`tools.figures`);
+        recorded_bytes: of their records; mean_size, least_size, largest_size of a record on disk; first_timestamp,
+        last_timestamp; stamped_per_second: messages with a timestamp, for each second between these; null where that
+        cannot be said.
     """
     seconds = sql.col("last_timestamp") - sql.col("first_timestamp")
     summed = lives.groupBy("store", "queue").agg(
-        sql.count("*").alias("messages"),
-        _count(sql.col("state") == OUTSTANDING).alias("outstanding"),
-        _count(sql.col("state").isin(IN_DOUBT_ENQUEUE, IN_DOUBT_DEQUEUE)).alias("in_doubt"),
-        _count(sql.col("state") == DEQUEUED).alias("dequeued"),
-        _count(sql.col("transactional")).alias("transactional"),
-        sql.sum("size").alias("bytes"),
+        sql.count("*").alias("recorded"),
+        count_of(is_outstanding()).alias("outstanding"),
+        count_of(is_in_doubt()).alias("in_doubt"),
+        count_of(~is_live()).alias("dequeued"),
+        count_of(sql.col("transactional")).alias("transactional"),
+        sql.sum("size").alias("recorded_bytes"),
         sql.avg("size").alias("mean_size"),
         sql.min("size").alias("least_size"),
         sql.max("size").alias("largest_size"),
@@ -104,7 +105,7 @@ def rates(lives: DataFrame) -> DataFrame:
         sql.count("timestamp").alias("stamped"),
     )
     per_second = sql.when(seconds > 0, sql.col("stamped") / seconds)
-    return summed.withColumn("per_second", per_second).drop("stamped")
+    return summed.withColumn("stamped_per_second", per_second).drop("stamped")
 
 
 def data_size(size: Column) -> Column:
@@ -136,7 +137,3 @@ def _with_time(lives: DataFrame, files: DataFrame, name: str) -> DataFrame:
 def _percentiles(name: str) -> list[Column]:
     of = [sql.percentile_approx(name, share / 100, _ACCURACY).alias(f"{name}_{share}") for share in PERCENTILES]
     return [*of, sql.max(name).alias(f"{name}_most")]
-
-
-def _count(condition: Column) -> Column:
-    return sql.sum(condition.cast("bigint"))

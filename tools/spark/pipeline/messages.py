@@ -24,6 +24,26 @@ IN_DOUBT_DEQUEUE: Final = "in-doubt-dequeue"
 DEQUEUED: Final = "dequeued"
 
 
+def is_outstanding() -> Column:
+    """Whether a restart would deliver a message. Null, as the two below, where there is no message."""
+    return sql.col("state") == OUTSTANDING
+
+
+def is_in_doubt() -> Column:
+    """Whether a transaction in doubt would enqueue or dequeue it."""
+    return sql.col("state").isin(IN_DOUBT_ENQUEUE, IN_DOUBT_DEQUEUE)
+
+
+def is_live() -> Column:
+    """Whether its record is needed: it is outstanding or in doubt."""
+    return sql.col("state") != DEQUEUED
+
+
+def count_of(condition: Column) -> Column:
+    """How many rows it holds for."""
+    return sql.coalesce(sql.sum(condition.cast("bigint")), sql.lit(0))
+
+
 def messages(records: DataFrame, prepared_lists: DataFrame | None = None) -> DataFrame:
     """The messages of each journal, those that are gone too, and dequeues of what is not there.
 

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from tools.spark.pipeline.effects import JOURNAL
-from tools.spark.pipeline.messages import DEQUEUED, messages
+from tools.spark.pipeline.messages import is_live, messages
 from tools.spark.pipeline.prepared import kind_is, prepared_transactions
 
 _PLACE = ("store", "journal", "position")
@@ -55,7 +55,7 @@ def kept(found: DataFrame, prepared: DataFrame, queues: DataFrame | None = None)
         prepared: of `prepared_transactions`.
         queues: as for `outstanding`.
     """
-    there = found.where(sql.col("state") != DEQUEUED)
+    there = found.where(is_live())
     if queues is not None:
         there = of_queues(there, queues)
     delivery = sql.when(sql.col("format") == "legacystore", sql.col("position")).otherwise(sql.col("rid"))

@@ -8,25 +8,28 @@ what was before it is not in the figures.
                 from a message's file to its dequeue
     version 2   in use are live bytes, and one block more for each message
     linear      no limit
+
+What is in use now, and its limit, are those of `store.threshold`, as in qstore-check; names are those of
+`tools.figures`.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
 
-from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, SECTOR_SIZE, Geometry
+from formats.rhm.geometry import PAGE_SIZE, SECTOR_SIZE, Geometry
 from store.journal.format import JournalFormat
 from store.sizing import LOCAL_XID_SIZE, JournalTooLargeError, LineSize, MessageProfile, RingSize, size_for
-from store.threshold import NEAR_PERCENT, enqueue_limit
+from store.threshold import Threshold, threshold
 from tools.spark.pipeline.depth import depth, peaks
 from tools.spark.pipeline.effects import AT_THE_END, JOURNAL
 from tools.spark.pipeline.lifetimes import data_size
-from tools.spark.pipeline.messages import DEQUEUED
+from tools.spark.pipeline.messages import count_of, is_in_doubt, is_live, is_outstanding
 
 _FORMATS: Final = {each.label: each for each in JournalFormat}
 
@@ -36,10 +39,11 @@ _ARROW_TYPES: Final = {
 
 #: The result's columns.
 SCHEMA: Final = (
-    "store string, format string, queue string, journal string, messages bigint, depth bigint, peak_depth bigint, "
-    "mean_size double, largest_size bigint, transactional double, live_bytes bigint, peak_bytes bigint, files int, "
-    "pages double, capacity bigint, enqueue_limit bigint, used bigint, peak_used bigint, fill double, "
-    "peak_fill double, near_threshold boolean, recommended_bytes bigint, num_jfiles int, jfile_size_pgs bigint, "
+    "store string, format string, queue string, journal string, recorded bigint, outstanding bigint, in_doubt bigint, "
+    "depth bigint, peak_depth bigint, mean_size double, largest_size bigint, transactional double, live_bytes bigint, "
+    "peak_bytes bigint, files int, pages double, capacity bigint, live_share double, limit bigint, used bigint, "
+    "peak_used bigint, fill double, peak_fill double, near_threshold boolean, peak_near_threshold boolean, "
+    "recommended_bytes bigint, num_jfiles int, jfile_size_pgs bigint, "
     "pool_files bigint, large_enough boolean, problem string"
 )
 #: As Arrow has them: rows of Python's would go to Spark through one more process.
@@ -47,117 +51,136 @@ _ARROW: Final = pa.schema(
     [(name, _ARROW_TYPES[kind]) for name, kind in (column.split() for column in SCHEMA.split(", "))]
 )
 
+#: What is taken from the messages of a journal; null where it has none.
+_OBSERVED: Final = (
+    "recorded", "outstanding", "in_doubt", "bytes", "largest_size", "in_transactions", "live_bytes", "longest",
+    "oldest", "end", "peak", "peak_bytes", "peak_reserved",
+)  # fmt: skip
 
-def sizing(found: DataFrame, queues: DataFrame, series: DataFrame | None = None) -> DataFrame:
-    """A row for each journal of a queue.
+
+def sizing(
+    found: DataFrame, queues: DataFrame, series: DataFrame | None = None, *, records: DataFrame | None = None
+) -> DataFrame:
+    """A row for each journal of a queue, empty ones too.
 
     Args:
         found: of `messages`.
         queues: the table of queues.
         series: of `depth`; None to make it.
+        records: columns store, journal, type, position, size; None to take the last record of a message for a journal's
+            last, which can make a difference of some blocks to what a journal of version 1 has in use.
 
     Returns:
-        Columns of `SCHEMA`. messages: all that the journal has; depth: those that are there; pages, capacity,
-        enqueue_limit, used: of the present journal, where it has a limit; fill, peak_fill: of that limit, 1.0 where
-        enqueues are refused, which is at about 80 % of the ring; near_threshold: at or above 80 % of it at the peak;
-        num_jfiles and jfile_size_pgs, or pool_files of a linearstore: what to configure for peak_depth; problem: why
-        nothing can be.
+        Columns of `SCHEMA`, named as in `tools.figures`. num_jfiles and jfile_size_pgs, or pool_files of a linearstore:
+        what to configure for peak_depth; problem: why nothing can be.
     """
-    geometry = queues.where(sql.col("journal").isNotNull()).select("store", "journal", "files", "file_size")
+    known = queues.where(sql.col("journal").isNotNull()).dropDuplicates(["store", "journal"])
+    geometry = known.select("store", "journal", "files", "file_size")
+    peak = peaks(depth(found) if series is None else series)
+    measured = _observed(found, geometry, records).join(peak, list(JOURNAL), "left").drop("queue")
+    of_format = sql.coalesce(measured["format"], known["format"]).alias("format")
     observed = (
-        _observed(found, geometry)
-        .join(peaks(depth(found) if series is None else series), list(JOURNAL), "left")
-        .join(sql.broadcast(geometry), ["store", "journal"])
+        known.join(measured, ["store", "journal"], "left")
+        .select("store", "journal", "queue", "files", "file_size", of_format, *_OBSERVED)
+        .where(sql.col("format").isin(*_FORMATS))  # else nothing is in it, and nothing says what it is
         .withColumn("data_size", data_size(sql.col("file_size")))
+        .fillna(0, [name for name in _OBSERVED if name not in ("oldest", "largest_size")])
     )
     rows = [_sized(row) for row in observed.orderBy("store", "queue").collect()]
     return found.sparkSession.createDataFrame(pa.Table.from_pylist(rows, _ARROW), SCHEMA)
 
 
-def _observed(found: DataFrame, geometry: DataFrame) -> DataFrame:
+def _observed(found: DataFrame, geometry: DataFrame, records: DataFrame | None) -> DataFrame:
     file_bytes = data_size(sql.col("file_size"))
     placed = found.join(sql.broadcast(geometry), ["store", "journal"])
-    is_there = sql.col("state").isNotNull() & (sql.col("state") != DEQUEUED)
     begin = sql.col("added") - sql.col("added") % file_bytes
     gone = sql.when(sql.col("removed") < AT_THE_END, sql.col("removed"))
-    return placed.groupBy(*JOURNAL).agg(
-        _count(sql.col("state").isNotNull()).alias("messages"),
-        _count(is_there).alias("depth"),
+    observed = placed.groupBy(*JOURNAL).agg(
+        count_of(sql.col("state").isNotNull()).alias("recorded"),
+        count_of(is_outstanding()).alias("outstanding"),
+        count_of(is_in_doubt()).alias("in_doubt"),
         sql.sum("size").alias("bytes"),
         sql.max("size").alias("largest_size"),
-        _count(sql.col("transactional") & sql.col("state").isNotNull()).alias("in_transactions"),
-        sql.coalesce(sql.sum(sql.when(is_there, sql.col("size"))), sql.lit(0)).alias("live_bytes"),
+        count_of(sql.col("transactional") & sql.col("state").isNotNull()).alias("in_transactions"),
+        sql.coalesce(sql.sum(sql.when(is_live(), sql.col("size"))), sql.lit(0)).alias("live_bytes"),
         sql.max(gone - begin).alias("longest"),
-        sql.min(sql.when(is_there, sql.col("position") - sql.col("position") % file_bytes)).alias("oldest_file"),
-        sql.max(sql.greatest(sql.col("position") + sql.col("size"), sql.col("last_position"))).alias("end"),
+        sql.min(sql.when(is_live(), sql.col("position"))).alias("oldest"),
+        sql.max(sql.greatest(sql.col("position") + sql.col("size"), sql.col("last_position"))).alias("last"),
     )
-
-
-def _count(condition: Column) -> Column:
-    return sql.coalesce(sql.sum(condition.cast("bigint")), sql.lit(0))
-
-
-class _Fill(NamedTuple):
-    """What is, and was at most, in use of what may be."""
-
-    limit: int | None
-    used: int | None
-    peak: int | None
-
-    def share(self, of: int | None) -> float | None:
-        return None if of is None or not self.limit else round(of / self.limit, 6)
+    if records is None:
+        return observed.withColumnRenamed("last", "end")
+    end = sql.max(sql.col("position") + sql.col("size")).alias("end")
+    ends = records.where(sql.col("type") != "damage").groupBy("store", "journal").agg(end)
+    return observed.join(sql.broadcast(ends), ["store", "journal"], "left")
 
 
 def _sized(row: Row) -> dict[str, Any]:
     journal_format = _FORMATS[row["format"]]
     geometry = Geometry(max(row["files"], 1), max(row["data_size"] // SECTOR_SIZE, 1) * SECTOR_SIZE)
-    fill = _fill(row, journal_format, geometry)
+    depth = row["outstanding"] + row["in_doubt"]
+    now = threshold(
+        geometry,
+        journal_format,
+        oldest=row["oldest"],
+        end=row["end"],
+        live=depth,
+        live_bytes=row["live_bytes"],
+    )
+    peak = None if now is None else _at_peak(row, journal_format, now)
     recommended, choice, problem = _recommended(row, journal_format, geometry)
     ring = choice if isinstance(choice, RingSize) else None
-    bounded = journal_format is not JournalFormat.LINEAR
     return dict(
         {name: row[name] for name in JOURNAL},
-        messages=row["messages"],
-        depth=row["depth"],
-        peak_depth=row["peak"] or 0,
-        mean_size=row["bytes"] / row["messages"] if row["messages"] else None,
+        recorded=row["recorded"],
+        outstanding=row["outstanding"],
+        in_doubt=row["in_doubt"],
+        depth=depth,
+        peak_depth=max(row["peak"], 0),
+        mean_size=row["bytes"] / row["recorded"] if row["recorded"] else None,
         largest_size=row["largest_size"],
-        transactional=row["in_transactions"] / row["messages"] if row["messages"] else None,
+        transactional=row["in_transactions"] / row["recorded"] if row["recorded"] else None,
         live_bytes=row["live_bytes"],
-        peak_bytes=row["peak_bytes"] or 0,
+        peak_bytes=row["peak_bytes"],
         files=row["files"],
         pages=geometry.data_size / PAGE_SIZE,
         capacity=geometry.capacity,
-        enqueue_limit=fill.limit,
-        used=fill.used,
-        peak_used=fill.peak,
-        fill=fill.share(fill.used),
-        peak_fill=fill.share(fill.peak),
-        near_threshold=None if fill.limit is None else (fill.peak or 0) * 100 >= fill.limit * NEAR_PERCENT,
+        live_share=round(row["live_bytes"] / geometry.capacity, 6),
+        limit=None if now is None else now.limit,
+        used=None if now is None else now.used,
+        peak_used=None if peak is None else peak.used,
+        fill=None if now is None else now.fill,
+        peak_fill=None if peak is None else peak.fill,
+        near_threshold=None if now is None else now.is_near,
+        peak_near_threshold=None if peak is None else peak.is_near,
         recommended_bytes=recommended,
         num_jfiles=None if ring is None else ring.files,
         jfile_size_pgs=None if ring is None else ring.pages,
         pool_files=choice.files if isinstance(choice, LineSize) else None,
-        large_enough=geometry.capacity >= recommended if recommended is not None and bounded else None,
+        large_enough=_large_enough(journal_format, geometry, recommended, problem),
         problem=problem,
     )
 
 
-def _fill(row: Row, journal_format: JournalFormat, geometry: Geometry) -> _Fill:
-    limit = enqueue_limit(geometry, journal_format)
-    if limit is None:
-        return _Fill(None, None, None)
-    if journal_format is JournalFormat.VERSION_1:
-        used = 0 if row["oldest_file"] is None else row["end"] - row["oldest_file"]
-        return _Fill(limit, used, max(used, row["longest"] or 0))
-    used = row["live_bytes"] + row["depth"] * BLOCK_SIZE
-    return _Fill(limit, used, max(used, row["peak_reserved"] or 0))
+def _at_peak(row: Row, journal_format: JournalFormat, now: Threshold) -> Threshold:
+    """What was in use at most, as far as the journal tells; it is at least what is in use now."""
+    most = row["longest"] if journal_format is JournalFormat.VERSION_1 else row["peak_reserved"]
+    return now._replace(used=max(now.used, most))
+
+
+def _large_enough(
+    journal_format: JournalFormat, geometry: Geometry, recommended: int | None, problem: str | None
+) -> bool | None:
+    if journal_format is JournalFormat.LINEAR:
+        return None
+    if problem is not None:
+        return False
+    return None if recommended is None else geometry.capacity >= recommended
 
 
 def _recommended(
     row: Row, journal_format: JournalFormat, geometry: Geometry
 ) -> tuple[int | None, RingSize | LineSize | None, str | None]:
-    messages, peak = row["messages"], max(row["peak"] or 0, row["depth"])
+    messages, peak = row["recorded"], max(row["peak"], row["outstanding"] + row["in_doubt"])
     if not messages or not peak:
         return None, None, None
     share = Fraction(row["in_transactions"], messages)
