@@ -18,7 +18,7 @@ FIGURES: Final = {
     # ---- what there is ----
     "stores": "stores that could be read",
     "queues": "queues of these stores, each name once in a store",
-    "files": "files of the journals that were written to, those of prepared lists and orphans too",
+    "files": "files of the journals that were written to and are theirs, those of prepared lists and orphans too",
     "journal_bytes": "bytes of these files, as they are on the disk",
     "records": "records in all journals, those of prepared lists and orphans too; damaged stretches are none",
     "record_bytes": "bytes of records on disk, padding included: in sums of all `records`, of a queue of its own",
