@@ -127,9 +127,10 @@ class Catalogue:
         """
         self.meta()
         counted: Counter[Kind] = Counter()
-        for key, _ in self._key_value.items(b""):
+        for key, value in self._key_value.items(b""):
             try:
                 counted[kind_of(key)] += 1
+                decode(key, value)
             except CatalogueFormatError as error:
                 self._found(key.hex(), str(error))
         self._check_census(counted)

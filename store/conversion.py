@@ -212,6 +212,7 @@ class _Conversion:
             key_value = self._environment.open_key_value(new.catalogue, create=True)
             try:
                 self._fill(recovered, new, Catalogue.create(key_value, store_id))
+                new.write_topology(store_id, key_value)
             finally:
                 key_value.close()
             for path in (new.part("jrnl"), new.root, self._directory.path):

@@ -23,6 +23,7 @@ to the damage) and a manifest that ends in the middle of a record (later tables 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -45,6 +46,8 @@ from rocksdict import (
     WriteOptions,
 )
 
+from store.errors import advice
+
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _WRITE_BUFFER: Final = 1 << 20  # bytes in memory until they go to a table; RocksDB's own 64 MiB are for larger things
@@ -53,6 +56,10 @@ _LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it begins one at every ope
 
 class CatalogueError(Exception):
     """A catalogue that cannot be read or changed. The text is one line, with the path where there is one."""
+
+
+class CatalogueDamagedError(CatalogueError):
+    """There is no database, or its files are damaged: it could not be opened on any system, by anybody."""
 
 
 class KeyValue(Protocol):
@@ -99,6 +106,7 @@ class RocksKeyValue:
         """Open the database in `directory` to read and write, or make a new one there.
 
         Raises:
+            CatalogueDamagedError: there is none, or its files are damaged.
             CatalogueError: RocksDB cannot open it, another process has it open, or with `create` there is one.
         """
         options = _options(DBRecoveryMode.tolerate_corrupted_tail_records())
@@ -107,7 +115,9 @@ class RocksKeyValue:
         try:
             # RocksDB would leave a log and a lock behind in a directory that it finds to be none of its own.
             if not create and not (directory / "CURRENT").is_file():
-                raise CatalogueError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+                raise CatalogueDamagedError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+            if not create:
+                _check_files(directory)
             if create and not directory.exists():
                 directory.mkdir(
                     _DIRECTORY_MODE
@@ -116,8 +126,11 @@ class RocksKeyValue:
             return cls(Rdict(str(directory), options, access_type=AccessType.read_write()), directory)
         except CatalogueError:
             raise
+        except OSError as error:
+            raise CatalogueError(f"{directory}: {error.strerror}{advice(error)}") from error
         except Exception as error:
-            raise CatalogueError(f"{directory}: RocksDB cannot open it: {_line(error)}") from error
+            kind = CatalogueError if create or _is_sound(directory) else CatalogueDamagedError
+            raise kind(f"{directory}: RocksDB cannot open it: {_line(error)}") from error
 
     @property
     def damage(self) -> tuple[str, ...]:
@@ -207,7 +220,8 @@ def open_copy(directory: Path) -> RocksKeyValue:
     The private directory is made where the system keeps temporary files, with mode 0700, and removed at close.
 
     Raises:
-        CatalogueError: there is no database, it cannot be read, or RocksDB cannot open it.
+        CatalogueDamagedError: there is no database, or RocksDB cannot open its files.
+        CatalogueError: the files cannot be read, or not be copied.
     """
     try:
         private = Path(tempfile.mkdtemp(prefix="qstore-catalogue-"))
@@ -221,8 +235,30 @@ def open_copy(directory: Path) -> RocksKeyValue:
         if isinstance(error, CatalogueError) or not isinstance(error, Exception):
             raise
         text = _line(error).replace(str(private), str(directory))
-        raise CatalogueError(f"{directory}: RocksDB cannot open it: {text}") from error
+        raise CatalogueDamagedError(f"{directory}: RocksDB cannot open it: {text}") from error
     return RocksKeyValue(database, directory, private, tuple(damage))
+
+
+def _check_files(directory: Path) -> None:
+    """Refuse what RocksDB would wait for: a FIFO in place of a file. Raises CatalogueDamagedError, OSError."""
+    for path in directory.iterdir():
+        if (_COPIED.fullmatch(path.name) or _LINKED.fullmatch(path.name)) and not path.is_file():
+            raise CatalogueDamagedError(f"{path}: not a regular file")
+
+
+def _is_sound(directory: Path) -> bool:
+    """Whether a database that cannot be opened here is in order, or cannot be read at all for now.
+
+    RocksDB's errors do not tell a held lock, a full disk or a missing permission from damage; a private copy does.
+    """
+    try:
+        copy = open_copy(directory)
+    except CatalogueDamagedError:
+        return False
+    except CatalogueError:
+        return True
+    copy.close()
+    return not copy.damage
 
 
 def _open_read_only(private: Path, damage: list[str]) -> Rdict:
@@ -253,6 +289,10 @@ def _line(error: Exception) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------
 
+#: Errors of the system that say nothing about the files themselves.
+_PASSING: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.ENOMEM}
+)
 _COPIED = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.log", re.ASCII)
 _LINKED = re.compile(r"\d+\.sst", re.ASCII)
 
@@ -264,7 +304,7 @@ def _copy(directory: Path, private: Path) -> list[str]:
         source = directory.resolve(strict=True)
         names = sorted(entry.name for entry in source.iterdir())
         if "CURRENT" not in names:
-            raise CatalogueError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+            raise CatalogueDamagedError(f"{directory}: not a RocksDB database: there is no file CURRENT")
         for name in names:
             if _LINKED.fullmatch(name):
                 _check_regular(source / name, (source / name).stat())
@@ -276,7 +316,8 @@ def _copy(directory: Path, private: Path) -> list[str]:
         if _COPIED.fullmatch(current) and current in names and not _ends_whole(private / current):
             damage.append(f"{current}: ends in the middle of a record; tables written later may be missing")
     except OSError as error:
-        raise CatalogueError(f"{directory}: cannot be copied to read it: {error}") from error
+        kind = CatalogueError if error.errno in _PASSING else CatalogueDamagedError
+        raise kind(f"{directory}: cannot be copied to read it: {error}{advice(error)}") from error
     return damage
 
 

@@ -1,7 +1,7 @@
 """What is at a path: a store, a journal, a file of one; found by looking, not by being told.
 
     <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats page, section 1)
-    <dir>/rhm/STORE, catalogue/, jrnl/<id>/, tpl/              version 2
+    <dir>/rhm/STORE, catalogue/, topology, jrnl/<id>/, tpl/    version 2
     <dir>/qls/dat2, jrnl2/<queue>/, tpl2/, pNNN/efp/           qpidd's linearstore (section 14.1)
     <dir> with *.jinf, *.NNNN.jdat or <uuid>.jrnl              one journal
     <file> that begins with a journal's magic                  one journal file
@@ -20,6 +20,7 @@ from typing import Final
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.damage import Damage
 from store.disk import Disk
+from store.errors import advice
 from store.file_pool import PARTITION_NAME, linear_file_names
 from store.journal.directory import journal_base_names
 
@@ -61,9 +62,12 @@ class StoreLayout:
         environment: directory of the Berkeley DB files; None if there is none.
         catalogue: directory of the version-2 catalogue; None if there is none.
         store_file: path of the version-2 STORE file; None if there is none.
+        topology: path of the catalogue's second copy; None if there is none.
         pools: directory of the linearstore whose partitions hold the journals' files; None if there is none.
         prepared_list: directory of the transaction prepared list; None if there is none.
         journals: the queues' journals.
+        orphans: version 2: journals that no queue has, kept aside.
+        quarantine: version 2: what was found damaged, and kept as it was: journals and catalogues.
         damage: what could not be looked at.
         notices: one line each: what a user should know.
     """
@@ -73,9 +77,12 @@ class StoreLayout:
     environment: str | None = None
     catalogue: str | None = None
     store_file: str | None = None
+    topology: str | None = None
     pools: str | None = None
     prepared_list: str | None = None
     journals: list[JournalPlace] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    quarantine: list[str] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -130,6 +137,7 @@ def _is_store(disk: Disk, root: str) -> bool:
         return False
     return (
         disk.is_file(posixpath.join(root, "STORE"))
+        or disk.is_file(posixpath.join(root, "topology"))
         or disk.is_directory(posixpath.join(root, "catalogue"))
         or "jrnl" in disk.names(root)
         or disk.is_file(posixpath.join(root, "dat", "queues.db"))
@@ -157,11 +165,13 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
     def part(name: str) -> str | None:
         return posixpath.join(root, name) if name in names else None
 
-    version_2 = part("STORE") is not None or part("catalogue") is not None
+    version_2 = any(part(name) is not None for name in ("STORE", "catalogue", "topology"))
     layout = StoreLayout(StoreKind.VERSION_2 if version_2 else StoreKind.LEGACY, path)
     layout.prepared_list = part("tpl")
     if version_2:
-        layout.store_file, layout.catalogue = part("STORE"), part("catalogue")
+        layout.store_file, layout.catalogue, layout.topology = part("STORE"), part("catalogue"), part("topology")
+        layout.orphans = _directories(disk, posixpath.join(root, "orphans"), layout)
+        layout.quarantine = _directories(disk, posixpath.join(root, "quarantine"), layout)
     else:
         layout.environment = part("dat")
     journals = part("jrnl")
@@ -170,6 +180,14 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
     else:
         find_journals(disk, journals, layout)
     return layout
+
+
+def _directories(disk: Disk, parent: str, layout: StoreLayout) -> list[str]:
+    """The directories in `parent`; none if it is not there."""
+    if not _can_be_entered(disk, parent, layout):
+        return []
+    paths = [posixpath.join(parent, name) for name in disk.names(parent)]
+    return [path for path in paths if disk.link_target(path) is None and _can_be_entered(disk, path, layout)]
 
 
 def _linear_root(disk: Disk, path: str) -> str | None:
@@ -224,7 +242,8 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
             names = disk.names(here)
         except OSError as error:
             what = f"cannot be looked into: {error.strerror}"
-            layout.damage.append(Damage(here, None, None, what, "the journals in it are not read"))
+            consequence = f"the journals in it are not read{advice(error)}"
+            layout.damage.append(Damage(here, None, None, what, consequence))
             continue
         linear = layout.kind is StoreKind.LINEAR
         holds_journal = _holds_journal(disk, here, names) or (linear and bool(parts) and not names)
@@ -248,7 +267,7 @@ def _can_be_entered(disk: Disk, path: str, layout: StoreLayout) -> bool:
         return disk.is_directory(path)
     except OSError as error:
         what = f"cannot be looked at: {error.strerror}"
-        layout.damage.append(Damage(path, None, None, what, "the journal in it is not read"))
+        layout.damage.append(Damage(path, None, None, what, f"the journal in it is not read{advice(error)}"))
         return False
 
 

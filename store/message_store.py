@@ -29,12 +29,13 @@ from uuid import UUID
 import store.log_lines as log_lines
 from store.appender import Appender
 from store.catalogue import Catalogue
+from store.catalogue_opening import CatalogueOpening
 from store.changes import Changes
 from store.close_record import closed_journal, write_close_record
 from store.conversion import convert, mark_converted
 from store.delivered import read_delivered, remove_delivered, write_delivered
 from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError
+from store.errors import StoreDamagedError, StoreError, advice
 from store.flusher import Flusher
 from store.key_value import CatalogueError
 from store.log_lines import Level, LogLine
@@ -50,6 +51,7 @@ from store.sync import SyncDriverError
 from store.transactions import Transactions
 from store.wiring import Wiring, catalogue_wiring
 
+_RESTORED: Final = "and start with --on-damage quarantine to have what can be saved restored"
 CLASS_NAME: Final = "qstore.MessageStore"  # what MST-1001 calls it
 
 
@@ -102,8 +104,11 @@ class MessageStore:
             self._opened.close()
             if isinstance(error, OSError):
                 where = error.filename or path
-                raise StoreError(f"{where}: the store cannot be opened: {error.strerror or error}") from error
-            if isinstance(error, CatalogueError | SyncDriverError):
+                text = f"the store cannot be opened: {error.strerror or error}{advice(error)}"
+                raise StoreError(f"{where}: {text}") from error
+            if isinstance(error, CatalogueError):
+                raise StoreError(f"{error}; qstore-check {path} says whether the catalogue is damaged") from error
+            if isinstance(error, SyncDriverError):
                 raise StoreError(str(error)) from error
             raise
 
@@ -126,9 +131,13 @@ class MessageStore:
         mark = directory.read_mark()
         self.store_id, self.was_clean = mark.store_id, mark.clean_close
         catalogue = self._open_catalogue()
+        self._tell_duplicates(
+            catalogue_wiring(catalogue, directory.catalogue)
+        )  # a store that is refused stays as it is
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
         started = Start(self._environment, directory, catalogue, self.parameters, mark=mark, log=log)
+        self.wiring: Wiring = catalogue_wiring(catalogue, directory.catalogue)
         self._take_over(started, catalogue)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
@@ -145,25 +154,17 @@ class MessageStore:
         )
 
     def _open_catalogue(self) -> Catalogue:
-        key_value = WatchedKeyValue(self._environment.open_key_value(self.directory.catalogue, create=False), self._log)
+        path, refusal = self.directory.path, None
+        if self.parameters.on_damage is OnDamage.REFUSE:
+            refusal = f"the store is not opened, since on-damage is refuse: see qstore-check {path}, {_RESTORED}"
+        opening = CatalogueOpening(self._environment, self.directory, self.store_id, self._log, refusal=refusal)
+        key_value = WatchedKeyValue(opening.open(), self._log)
         self._opened.callback(key_value.close)
-        catalogue = Catalogue(key_value)
-        meta = catalogue.meta()
-        damage = catalogue.check()
-        if damage:
-            raise StoreDamagedError(
-                f"{self.directory.catalogue}: {damage[0].what}; "
-                f"qstore-check {self.directory.path} says what can be had from the journals"
-            )
-        if meta is None or meta.store_id != self.store_id:
-            raise StoreError(f"{self.directory.catalogue}: the catalogue is that of another store")
-        self.wiring: Wiring = catalogue_wiring(catalogue, self.directory.catalogue)
-        self._tell_duplicates()
-        return catalogue
+        return Catalogue(key_value)
 
-    def _tell_duplicates(self) -> None:
+    def _tell_duplicates(self, wiring: Wiring) -> None:
         """Say which objects have the name of another, which earlier versions of the store let happen."""
-        for each in self.wiring.duplicates:
+        for each in wiring.duplicates:
             found = each.damage(self.directory.catalogue)
             text = f"{found.file}: {log_lines.printable(found.what)}: {log_lines.printable(found.consequence)}"
             if self.parameters.on_damage is OnDamage.REFUSE:

@@ -93,7 +93,10 @@ class Decisions(NamedTuple):
 
 
 _NO_DECISIONS: Final = Decisions()
-_ORPHANED: Final = "they are left out; name the directory itself to see them"
+_KEPT_ASIDE: Final = (
+    "they are left out; name the directory itself to see them; qstore-recover --orphans recover makes a queue of them"
+)
+_ORPHANED: Final = f"{_KEPT_ASIDE}, as the next start does"
 
 
 class _OpenTransactions:
@@ -156,6 +159,7 @@ class OfflineStore:
         wiring: queues, exchanges and so on; None where only a journal was named, or the catalogue is lost.
         prepared_list: the transaction prepared list's journal; None if there is none.
         journals: the queues' journals.
+        kept_aside: version 2: journals that no queue has, which a start of the broker has kept aside.
         rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
         closing: version 2: how the store was closed.
         holder: the process that has the store open; None if none is known to.
@@ -185,12 +189,14 @@ class OfflineStore:
         self.damage.extend(opened.damage)
         self.notices.extend(opened.notices)
         self._misses_prepared_list = 0 in self.closing.journals and _has_no_list(disk, layout)
+        self.kept_aside = opened.orphans
+        self._quarantine = opened.quarantine
         self._orphans: list[Journal] = []
         self.orphaned: list[Damage] = []
 
     def close(self) -> None:
         """Let all files go."""
-        for journal in self.all_journals():
+        for journal in (*self.all_journals(), *self.kept_aside, *self._quarantine):
             journal.close()
 
     def all_journals(self) -> list[Journal]:
@@ -247,7 +253,10 @@ class OfflineStore:
             self.damage.extend(self.closing.lost_queues(catalogue, self.wiring.queues.keys()))
         remnants = self.remnants()
         self.notices.extend(_remnant_notice(each) for each in remnants)
-        orphans = [self._recover_orphan(each, open_now) for each in self._orphans if each not in remnants]
+        unknown = [*(each for each in self._orphans if each not in remnants), *self.kept_aside]
+        orphans = [self._recover_orphan(each, open_now) for each in unknown]
+        for journal in self._quarantine:
+            self.notices.append(self._quarantined(journal))
         transactions = open_now.all(counted=bool(self.journals))
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2, StoreKind.LOOSE)
@@ -308,18 +317,43 @@ class OfflineStore:
         return recovery, end
 
     def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:
-        """An orphan that holds messages is a loss; an empty one is none."""
+        """An orphan that holds messages is a loss; an empty one is none, and neither is a journal that was replaced."""
         recovery, end = self._recover_journal(journal, open_now)
         what = f'journal of queue "{journal.name}", which the catalogue does not know'
-        count = len(recovery.messages)
-        if count:
-            messages = "1 message" if count == 1 else f"{count} messages"
-            damage = Damage(journal.path, None, None, f"{what}, holds {messages}", _ORPHANED)
+        count, queue = len(recovery.messages), self._replaced_by(journal)
+        if queue is not None:
+            text = f'another journal of queue "{queue}", with {_messages(count)}, which is not in use'
+            self.notices.append(f"{journal.path}: {text}; remove it when it is not needed any more")
+            recovery = JournalRecovery()
+        elif count:
+            consequence = _KEPT_ASIDE if journal in self.kept_aside else _ORPHANED
+            damage = Damage(journal.path, None, None, f"{what}, holds {_messages(count)}", consequence)
             self.orphaned.append(damage)
             self.damage.append(damage)
         else:
             self.notices.append(f"{journal.path}: {what}; it is empty and left out")
         return RecoveredQueue(journal.name, None, journal, recovery, end)
+
+    def _replaced_by(self, journal: Journal) -> str | None:
+        """The queue whose journal this was, or was to be, if it has another one; None if there is none."""
+        if self.layout.kind is not StoreKind.VERSION_2 or self.wiring is None or journal.info is None:
+            return None
+        queue, incarnation = self.wiring.queues.get(journal.info.queue_id), journal.info.incarnation
+        if queue is None:
+            return None
+        own = [each.info for each in self.journals if posixpath.basename(each.path) == str(queue.journal_id)]
+        is_other = any(info is not None and info.incarnation != incarnation for info in own)
+        return queue.record.name if is_other else None
+
+    def _quarantined(self, journal: Journal) -> str:
+        """A reminder of a damaged journal that is kept as it was: its loss was told when it was built anew."""
+        recovery = JournalRecovery()
+        self.walk(journal, recovery)
+        return (
+            f'{journal.path}: a damaged journal of queue "{journal.name}", kept as it was; '
+            f"{_messages(len(recovery.messages))} can be read in it, as in the journal that was built of it: "
+            f"qstore-recover {journal.path} DEST shows what was lost; remove it when it is not needed any more"
+        )
 
     def walk(self, journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
         """`journal.walk`, but where the system refuses to read on, that is damage and the end of this journal."""
@@ -372,7 +406,7 @@ class OfflineStore:
             for queue in wiring.queues.values():
                 key = queue.record.name if queue.journal_id is None else str(queue.journal_id)
                 own = journals.pop(key, None)
-                if own is None:
+                if own is None and not self._is_out_of_reach(key):
                     what = f'queue "{queue.record.name}" has no journal'
                     self.damage.append(Damage(self.layout.path, None, None, what, "its messages are lost"))
                 yield queue.record.name, queue.record, own
@@ -381,6 +415,10 @@ class OfflineStore:
                 yield journal.name, self.record_in_info(journal), journal
             else:
                 self._orphans.append(journal)
+
+    def _is_out_of_reach(self, key: str) -> bool:
+        """Whether a queue's journal may be there, in a directory that cannot be looked into: which is told already."""
+        return any(posixpath.basename(damage.file) in (key, "jrnl") for damage in self.layout.damage)
 
     def _journal_key(self, journal: Journal) -> str:
         if self.layout.kind is StoreKind.VERSION_2 and self.wiring is not None:
@@ -430,6 +468,10 @@ def _remnant_notice(journal: Journal) -> str:
         f"{journal.path}: a journal which the catalogue does not know, left of a queue that was being {deed}; "
         "the next start removes it"
     )
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
 
 
 def torn_tail(journal: Journal, end: JournalEnd) -> str:

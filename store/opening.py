@@ -34,6 +34,7 @@ class OpenedJournals:
     Attributes:
         prepared_list: the transaction prepared list's; None if there is none.
         journals: the queues'.
+        orphans, quarantine: version 2: journals that are kept aside.
         pool: the files of a linearstore's partitions; None for the other stores.
         damage: what could not be opened.
         notices: one line each: what a user should know, and no damage.
@@ -41,6 +42,8 @@ class OpenedJournals:
 
     prepared_list: Journal | None = None
     journals: list[Journal] = field(default_factory=list)
+    orphans: list[Journal] = field(default_factory=list)
+    quarantine: list[Journal] = field(default_factory=list)
     pool: FilePool | None = None
     damage: list[Damage] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -82,7 +85,23 @@ class _Opening:
             if journal is not None:
                 self._file(journal)
         self._journals_without_directory()
+        for path in layout.orphans:
+            self._kept(path, opened.orphans, "a directory that no queue has, kept aside")
+        for path in layout.quarantine:
+            self._kept(path, opened.quarantine, "kept as it was found, damaged")
         return opened
+
+    def _kept(self, path: str, journals: list[Journal], what: str) -> None:
+        """A journal that is kept aside; what cannot be read as one is told."""
+        if self._disk.is_file(posixpath.join(path, "CURRENT")):
+            text = f"{path}: a catalogue that was damaged, and restored; remove it when it is not needed any more"
+            self._opened.notices.append(text)
+            return
+        try:
+            journals.append(open_journal(self._disk, path, name=posixpath.basename(path)))
+        except (NotAJournalError, OSError):
+            text = f"{path}: {what}; it holds no journal that could be read; remove it when it is not needed any more"
+            self._opened.notices.append(text)
 
     def _file(self, journal: Journal) -> None:
         """A journal or file that was named by itself may be the prepared list's; a queue may have its name."""

@@ -38,6 +38,7 @@ from formats.rhm.close_record import ClosedJournal
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
 from store.catalogue import Catalogue
+from store.catalogue_opening import CatalogueOpening
 from store.close_record import read_closing, write_close_record
 from store.disk import read_whole
 from store.environment import Environment
@@ -46,7 +47,7 @@ from store.journal.directory import INFO_SUFFIX
 from store.journal.storage import mark_deleted, unmark_deleted
 from store.journal_build import described
 from store.key_value import CatalogueError
-from store.log_lines import printable
+from store.log_lines import LogLine, printable
 from store.parameters import StoreParameters
 from store.queue_journal import TPL_NAME
 from store.rebuild import Rebuilt, rebuild
@@ -86,6 +87,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         parameters: the store's options.
         software_version: of this program.
         read_only: only `plan` is wanted: nothing is written, and `environment` opens a catalogue that is only read.
+        log: takes warnings.
 
     Raises:
         StoreLockedError: a broker has it.
@@ -101,8 +103,10 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         software_version: str,
         *,
         read_only: bool = False,
+        log: Callable[[LogLine], None] = lambda _: None,
     ) -> None:
         self._environment, self._disk, self._parameters = environment, environment.disk, parameters
+        self._log = log
         self._directory = StoreDirectory(environment, path, software_version)
         self._opened = contextlib.ExitStack()
         try:
@@ -138,14 +142,11 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             raise StoreDamagedError(f"{found[0].file}: {found[0].what}; see qstore-check {directory.path}")
         if not read_only:
             self._clear()
-        key_value = self._environment.open_key_value(directory.catalogue, create=False)
+        refusal = f"a start of the broker restores it, unless on-damage is refuse; see qstore-check {directory.path}"
+        opening = CatalogueOpening(self._environment, directory, mark.store_id, self._log, refusal=refusal)
+        key_value = opening.open(read_only=read_only)
         self._opened.callback(key_value.close)
         self._catalogue = Catalogue(key_value)
-        meta = self._catalogue.meta()
-        for damage in self._catalogue.check():
-            raise StoreDamagedError(f"{directory.catalogue}: {damage.what}; see qstore-check {directory.path}")
-        if meta is None or meta.store_id != mark.store_id:
-            raise StoreError(f"{directory.catalogue}: the catalogue is that of another store")
         self._entries = {self._name(entry): entry for entry in self._catalogue.queues()}
 
     def _check_version(self, *, is_settled: bool) -> None:

@@ -2,6 +2,7 @@
 
     rhm/STORE         made last, and not clean: the copy opens as after a crash
         catalogue/    a copy of the snapshot's
+        topology      the same in its second form
         jrnl/<id>/    of each journal what lies before the cut
         tpl/          likewise
 
@@ -146,6 +147,7 @@ class _Copy:
         opened = self._environment.open_key_value(self._snapshot.catalogue, create=False)
         try:
             opened.checkpoint(self._directory.catalogue)
+            self._directory.write_topology(self._snapshot.store_id, opened)
         finally:
             opened.close()
 

@@ -6,8 +6,7 @@ and prepared, is committed or aborted in each journal that still has it open, an
 that is synced; one that was never prepared is aborted.
 
 A journal that is damaged is built anew from what can be read of it, and the damaged one kept in `quarantine`; or the
-store is refused (option on-damage). What the catalogue does not know is kept in `orphans`; only an empty journal, which
-a crash leaves of a queue that was being made or deleted, is removed.
+store is refused (option on-damage). What becomes of a journal that the catalogue does not know, `leftovers` says.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import store.log_lines as log_lines
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.catalogue import QueueEntry
-from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
+from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.rhm.store_file import StoreFile
 from store.catalogue import Catalogue
@@ -29,7 +28,7 @@ from store.close_record import damage_of, read_closing
 from store.damage import Damage
 from store.environment import Environment
 from store.errors import StoreDamagedError
-from store.journal.directory import DATA_SUFFIX, DELETED, NotAJournalError, open_journal
+from store.journal.directory import NotAJournalError, open_journal
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
@@ -37,7 +36,8 @@ from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.resumption import NotToBeTakenUpError, state_of
 from store.journal.storage import create_journal, remove_journal, unmark_deleted
 from store.journal_build import described
-from store.log_lines import Level, LogLine
+from store.leftovers import find_leftovers
+from store.log_lines import Level, LogLine, printable
 from store.parameters import OnDamage, StoreParameters
 from store.prepared import PreparedTransaction, prepared_transactions
 from store.queue_journal import TPL_NAME, QueueJournal
@@ -166,7 +166,7 @@ class Start:
         try:
             for entry in entries:
                 self.queues.append(self._take_up_queue(entry, outcomes))
-            self._set_orphans_aside()  # last: a store that is refused stays as it is
+            self._take_up_leftovers(outcomes)  # last: a store that is refused stays as it is
         except BaseException:
             self._let_go()
             raise
@@ -226,7 +226,10 @@ class Start:
 
     # ---- queues ----
 
-    def _take_up_queue(self, entry: QueueEntry, outcomes: dict[bytes, Outcome]) -> StartedQueue:
+    def _take_up_queue(
+        self, entry: QueueEntry, outcomes: dict[bytes, Outcome], renamed: Damage | None = None
+    ) -> StartedQueue:
+        """Take up a queue's journal; one that is damaged, or `renamed`, is built anew first."""
         try:
             record = decode_queue(entry.record)
         except BrokerRecordError as error:
@@ -234,6 +237,8 @@ class Start:
         self._log_mst(log_lines.mst_recovery_start(record.name))
         path = self._directory.journal(entry.journal_id)
         walked = self._walk(path, record.name)
+        if walked is not None and renamed is not None:
+            walked.damage.append(renamed)
         if walked is None:
             what = f'queue "{record.name}" has no journal'
             self._found(Damage(path, None, None, what, "its messages are lost"))
@@ -261,46 +266,29 @@ class Start:
         self._directory.set_aside(walked.journal.path, "quarantine")
         return moved, self._walked_anew(path, record.name)
 
-    def _set_orphans_aside(self) -> None:
-        known = {str(entry.journal_id) for entry in self._catalogue.queues()}
-        parent = posixpath.join(self._directory.root, "jrnl")
+    def _take_up_leftovers(self, outcomes: dict[bytes, Outcome]) -> None:
+        """Journals that the catalogue does not know. A store that is refused for one stays as it is."""
+        parent, disk = self._directory.part("jrnl"), self._disk
         self._have_directory(parent)
-        for name in self._disk.names(parent):
-            path = posixpath.join(parent, name)
-            if not self._disk.is_directory(path):
-                continue
-            is_deleted = DELETED in self._disk.names(path)
-            if name in known:
-                if is_deleted:
-                    unmark_deleted(self._disk, path)
-                continue
-            if is_deleted or self._is_empty_journal(path):
-                remove_journal(self._disk, path)
-                self._disk.sync_directory(parent)
-                continue
-            target = self._directory.set_aside(path, "orphans")
-            text = f"{path}: a journal that no queue has holds messages; it is kept in {target}"
-            self._log(LogLine(Level.CRITICAL, text))
-
-    def _is_empty_journal(self, path: str) -> bool:
-        paths = [posixpath.join(path, name) for name in self._disk.names(path)]
-        if any(self._disk.is_directory(each) for each in paths):
-            return False
-        walked = self._walk(path, "")
-        if walked is None:
-            return all(self._is_never_written(each) for each in paths if each.endswith(DATA_SUFFIX))
-        walked.journal.close()
-        if walked.journal.is_remnant:
-            return True
-        return not walked.damage and not len(walked.recovery.messages) and not len(walked.recovery.transactions)
-
-    def _is_never_written(self, path: str) -> bool:
-        """Whether a journal's file was only allocated."""
-        file = self._disk.open(path)
-        try:
-            return not file.read(0, FILE_HEADER_SIZE).strip(b"\0")
-        finally:
-            file.close()
+        found = find_leftovers(disk, parent, list(self._catalogue.queues()), self._walk)
+        for lost in found.lost:
+            self._found(lost.damage)
+        for aside in found.aside:
+            if aside.is_loss:
+                self._found(Damage(aside.path, None, None, aside.what, "it is kept aside, in orphans"))
+        for path in found.kept:
+            unmark_deleted(disk, path)
+        for path in found.removed:
+            remove_journal(disk, path)
+        if found.removed:
+            disk.sync_directory(parent)
+        for aside in found.aside:
+            target = self._directory.set_aside(aside.path, "orphans")
+            text = f"{aside.path}: {aside.what}; it is kept in {target}: see qstore-check {self._directory.path}"
+            self._log(LogLine(Level.WARNING, printable(text)))
+        for lost in found.lost:
+            self._catalogue.create_queue(lost.entry)
+            self.queues.append(self._take_up_queue(lost.entry, outcomes, lost.renamed))
 
     # ---- one journal ----
 

@@ -4,10 +4,11 @@
                 rhm/STORE        format, store id, clean mark (`formats.rhm.store_file`); replaced as a whole
                     CLOSED       what each journal held at the last clean close (`close_record`); likewise
                     catalogue/   the catalogue
+                    topology     a second copy of what is in the catalogue (`formats.topology`)
                     jrnl/<id>/   the queues' journals
                     tpl/         the prepared list's
                     orphans/     journals that no queue has, kept aside
-                    quarantine/  journals that were found damaged, kept as they were
+                    quarantine/  journals and catalogues that were found damaged, kept as they were
                 rhm.new/         a store that is being built: its STORE file is written last
                 rhm.version-1/   the store of qpidd that was converted
                 rhm.discarded/   a store that was truncated, until it is removed
@@ -30,18 +31,22 @@ import store.log_lines as log_lines
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from formats.topology import encode_snapshot
 from store.catalogue import Catalogue
 from store.disk import read_whole
 from store.environment import Environment
-from store.errors import StoreError, StoreLockedError
+from store.errors import StoreError, StoreLockedError, advice
 from store.journal.storage import create_journal
-from store.key_value import CatalogueError
+from store.key_value import CatalogueError, KeyValue
 from store.queue_journal import TPL_NAME
+from store.topology import NAME as TOPOLOGY
+from store.topology import batch_of
 from store.writable_disk import DiskLock, WritableDisk
 
 _ROOT: Final = "rhm"
 NEW, DISCARDED, CONVERTED, LOCK = "rhm.new", "rhm.discarded", "rhm.version-1", "rhm.lock"
 _STORE = "STORE"
+_LEAST_ROOM: Final = 1 << 16  # bytes for records behind the snapshot in a new topology file; at least as much again
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -96,6 +101,12 @@ class StoreDirectory:
         return posixpath.join(self.root, "tpl")
 
     @property
+    def _salvage_advice(self) -> str:
+        """What to do about a store that cannot be opened because its own files are damaged."""
+        seen = f"see what is there with qstore-check {self.path}"
+        return f"{seen}, and make a sound store of it with qstore-recover {self.path} DEST"
+
+    @property
     def _parent(self) -> str:
         return posixpath.dirname(self.path.rstrip("/")) or "."
 
@@ -118,7 +129,8 @@ class StoreDirectory:
         except FileExistsError:
             raise StoreError(f"{self.path}: the store directory cannot be used: it is no directory") from None
         except OSError as error:
-            raise StoreError(f"{self.path}: the store directory cannot be used: {error.strerror}") from error
+            text = f"the store directory cannot be used: {error.strerror}{advice(error)}"
+            raise StoreError(f"{self.path}: {text}") from error
 
     def settle(self) -> None:
         """Finish, or undo, what a crash cut short.
@@ -162,8 +174,8 @@ class StoreDirectory:
         if _STORE in names:
             self.read_mark()
             return Found.VERSION_2
-        if "catalogue" in names:
-            raise StoreError(f"{self.root}: there is no STORE file; see what is there with qstore-check {self.path}")
+        if "catalogue" in names or TOPOLOGY in names:
+            raise StoreError(f"{self.root}: there is no STORE file; {self._salvage_advice}")
         if "dat" in names or "jrnl" in names or "tpl" in names:
             return Found.VERSION_1
         raise StoreError(f"{self.root}: this is no store: there is neither a STORE file nor a dat directory")
@@ -214,13 +226,14 @@ class StoreDirectory:
         return new
 
     def finish_new(self, new: StoreDirectory, store_id: UUID) -> None:
-        """Make the catalogue of the store in `rhm.new`, if it has none, mark it, and give it its name."""
+        """Make the catalogue of the store in `rhm.new`, with its second copy, if it has none; mark it, and name it."""
         disk = self._disk
         try:
             if not disk.is_directory(new.catalogue):
                 key_value = self._environment.open_key_value(new.catalogue, create=True)
                 try:
                     Catalogue.create(key_value, store_id)
+                    new.write_topology(store_id, key_value)
                 finally:
                     key_value.close()
             disk.sync_directory(posixpath.join(new.root, "jrnl"))
@@ -237,8 +250,8 @@ class StoreDirectory:
             raise StoreError(str(error)) from error
 
     def _cannot_make(self, error: OSError) -> StoreError:
-        advice = "; make room and start again" if error.errno == errno.ENOSPC else ""
-        return StoreError(f"{error.filename or self.path}: a store cannot be made here: {error.strerror}{advice}")
+        told = "; make room and start again" if error.errno == errno.ENOSPC else advice(error)
+        return StoreError(f"{error.filename or self.path}: a store cannot be made here: {error.strerror}{told}")
 
     def set_converted_aside(self) -> str:
         """Give the version-1 store another name. Returns its path."""
@@ -256,6 +269,21 @@ class StoreDirectory:
             self._disk.sync_directory(self.path)
             remove_tree(self._disk, self.below(DISCARDED))
 
+    def write_topology(self, store_id: UUID, key_value: KeyValue) -> int:
+        """Write a new second copy of the catalogue on `key_value`, in place of the old one.
+
+        Returns:
+            The offset in it at which the record of the next batch goes.
+
+        Raises:
+            OSError: it cannot be written; the old one is there still, or the new one whole.
+            CatalogueError: the map cannot be read.
+        """
+        entries = dict(key_value.items(b""))
+        content = encode_snapshot(store_id, batch_of(entries), entries)
+        self.replace(TOPOLOGY, content + bytes(max(_LEAST_ROOM, len(content))))
+        return len(content)
+
     # ---- the mark ----
 
     def read_mark(self) -> store_file.StoreFile:
@@ -264,9 +292,9 @@ class StoreDirectory:
         try:
             return store_file.decode(read_whole(self._disk, path, store_file.MAX_SIZE + 1))
         except store_file.StoreFileError as error:
-            raise StoreError(f"{path}: {error}") from error
+            raise StoreError(f"{path}: {error}; {self._salvage_advice}") from error
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+            raise StoreError(f"{path}: cannot be read: {error.strerror}{advice(error)}") from error
 
     def mark(self, store_id: UUID, *, clean: bool, close_record: bool = False) -> None:
         """Say whether the store is closed cleanly, with a record of what journals hold. Raises OSError."""

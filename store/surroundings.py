@@ -19,12 +19,26 @@ from store.catalogue import Catalogue
 from store.close_record import Closing, read_closing
 from store.damage import Damage
 from store.disk import Disk, read_whole
-from store.key_value import CatalogueError, open_copy
-from store.layout import StoreKind, StoreLayout
+from store.key_value import CatalogueDamagedError, CatalogueError, open_copy
+from store.layout import StoreKind, StoreLayout, UnusableInputError
+from store.topology import NAME as TOPOLOGY
+from store.topology import (
+    CatalogueView,
+    CopyView,
+    Judgement,
+    MemoryMap,
+    Verdict,
+    differences,
+    judge,
+    shown,
+    view_catalogue,
+    view_copy,
+)
 from store.wiring import Wiring, catalogue_wiring, environment_wiring
 
 _LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
 _FROM_JOURNALS: Final = "the queues are those of the catalogue and those of the journals"
+_FROM_COPY: Final = "none: its second copy is taken in its place"
 _NOT_CLEAN: Final = "the store counts as not closed cleanly"
 _LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
 _ROCKSDB_FILE: Final = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
@@ -62,12 +76,10 @@ def read_surroundings(disk: Disk, layout: StoreLayout, *, is_open: bool = False)
     found = Surroundings()
     if layout.environment is not None:
         _read_environment(disk, layout.environment, found)
-    elif layout.catalogue is not None:
-        _read_catalogue(layout.catalogue, found)
     elif layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.LOOSE):
         found.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
     if layout.kind is StoreKind.VERSION_2:
-        _read_store_file(disk, layout, found, is_open=is_open)
+        _read_version_2(disk, layout, found, is_open=is_open)
     if found.wiring is not None:
         found.damage.extend(found.wiring.damage)
         found.damage.extend(each.damage(layout.catalogue or layout.path) for each in found.wiring.duplicates)
@@ -93,13 +105,44 @@ def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
             found.wiring.damage.append(Damage(path, None, None, "there is no such file", consequence))
 
 
-def _read_catalogue(directory: str, found: Surroundings) -> None:
+def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
+    """The catalogue and its second copy, held against each other, and the STORE file."""
+    of_catalogue = Surroundings()
+    view = CatalogueView(0, {}, ("there is no catalogue",))
+    if layout.catalogue is not None:
+        view = _read_catalogue(layout.catalogue, of_catalogue)
+    found.store_id = of_catalogue.store_id
+    store_id = _read_store_file(disk, layout, found, is_open=is_open)
+    root = posixpath.dirname(layout.store_file or layout.topology or layout.catalogue or layout.path)
+    if layout.catalogue is None:
+        of_catalogue.damage.append(Damage(root, None, None, "there is no catalogue", _LOST_WIRING))
+    copy = CopyView(None, "there is no such file", is_missing=True)
+    if layout.topology is not None:
+        copy = view_copy(disk, layout.topology, store_id or found.store_id)
+    judgement = judge(view, copy)
+    if judgement.verdict is Verdict.RESTORE:
+        of_catalogue = _restored(judgement, view, layout.catalogue or root)
+    elif judgement.verdict is Verdict.SALVAGE and judgement.entries is not view.entries:
+        _begun(judgement, layout.topology or root, of_catalogue)
+    found.wiring, found.rid_high_water = of_catalogue.wiring, of_catalogue.rid_high_water
+    found.damage[:0] = of_catalogue.damage
+    if judgement.copy_problem:
+        path = layout.topology or posixpath.join(root, TOPOLOGY)
+        text = f"{path}: the second copy of the catalogue is of no use: {judgement.copy_problem}"
+        found.notices.append(text if judgement.damage else f"{text}; the next start writes it anew")
+
+
+def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
+    """Read a catalogue. Raises UnusableInputError where the system does not let it be read."""
     try:
         key_value = open_copy(Path(directory))
-    except CatalogueError as error:
+    except CatalogueDamagedError as error:
         found.damage.append(_located(Damage(directory, None, None, str(error), _LOST_WIRING)))
-        return
+        return CatalogueView(0, {}, (str(error),))
+    except CatalogueError as error:
+        raise UnusableInputError(str(error)) from error
     try:
+        view = view_catalogue(key_value)
         catalogue = Catalogue(key_value)
         wiring = catalogue_wiring(catalogue, directory)
         wiring.damage[:] = map(_located, wiring.damage)
@@ -111,6 +154,29 @@ def _read_catalogue(directory: str, found: Surroundings) -> None:
         found.damage.append(_located(Damage(directory, None, None, str(error), _LOST_WIRING)))
     finally:
         key_value.close()
+    return view
+
+
+def _restored(judgement: Judgement, view: CatalogueView, path: str) -> Surroundings:
+    """What the second copy has; what is wrong with the catalogue costs nothing then."""
+    found = Surroundings()
+    catalogue = Catalogue(MemoryMap(judgement.entries))
+    found.wiring = catalogue_wiring(catalogue, path)
+    found.rid_high_water = catalogue.rid_high_water()
+    lost, gone = differences(view.entries, judgement.entries)
+    missing = f"; not in it: {shown(lost)}" if lost and view.entries else ""
+    deleted = f"; deleted since: {shown(gone)}" if gone else ""
+    found.damage.extend(
+        _located(Damage(path, None, None, f"{what}{missing}{deleted}", _FROM_COPY)) for what in judgement.damage
+    )
+    return found
+
+
+def _begun(judgement: Judgement, path: str, found: Surroundings) -> None:
+    """The beginning of a second copy that is damaged itself, where nothing, or less, can be read of the catalogue."""
+    found.wiring = catalogue_wiring(Catalogue(MemoryMap(judgement.entries)), path)
+    found.wiring.complete = False
+    found.damage.append(Damage(path, None, None, judgement.copy_problem, _FROM_JOURNALS))
 
 
 def _located(damage: Damage) -> Damage:
@@ -127,24 +193,24 @@ def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int
         return None
 
 
-def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
+def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> UUID | None:
+    """Read the STORE file. Returns the store's id, None where it does not tell it."""
     path = layout.store_file
     if path is None:
-        root = posixpath.dirname(layout.catalogue or layout.path)
+        root = posixpath.dirname(layout.catalogue or layout.topology or layout.path)
         found.damage.append(Damage(root, None, None, "there is no STORE file", _NOT_CLEAN))
-        return
-    if layout.catalogue is None:
-        found.damage.append(Damage(posixpath.dirname(path), None, None, "there is no catalogue", _LOST_WIRING))
+        return None
     try:
         content = store_file.decode(read_whole(disk, path, store_file.MAX_SIZE + 1))
     except (store_file.StoreFileError, OSError) as error:
         found.damage.append(Damage(path, None, None, str(error), _NOT_CLEAN))
-        return
+        return None
     if found.store_id not in (None, content.store_id):
         what = f"STORE file of store {content.store_id} beside the catalogue of store {found.store_id}"
         found.damage.append(Damage(path, None, None, what, _NOT_CLEAN))
-        return
+        return None
     found.closing, damage = read_closing(disk, posixpath.dirname(path), content)
     found.damage.extend(damage)
     if not content.clean_close and not is_open:
         found.notices.append(f"{path}: the store was not closed cleanly")
+    return content.store_id

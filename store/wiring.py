@@ -37,6 +37,8 @@ _KEY = struct.Struct("<Q")
 DROPPED = "it is left out"
 
 _MAX_NAME_KEPT = 200  # characters of a name that another is made of, which has 255 bytes at most
+#: What the name of a queue begins with whose own name nothing tells, or another queue has.
+LOST_AND_FOUND = "lost.found."
 
 #: The types of exchange that qpidd has (formats page, section 10.4).
 EXCHANGE_TYPES = frozenset({"direct", "topic", "fanout", "headers", "xml"})

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from store.check.check import StoreCheck, check_store
 from store.disk import OsDisk
+from store.errors import advice
 from store.in_use import holder_of_store
 from store.layout import UnusableInputError
 from store.offline import open_store
@@ -79,7 +80,10 @@ def _check(path: str, output: JsonLines | None, console: Console, *, paranoid: b
         click.echo(f"qstore-check: {printable(str(error))}", err=True)
         return EXIT_UNUSABLE
     except OSError as error:
-        click.echo(f"qstore-check: {printable(f'{error.filename or path}: {error.strerror or error}')}", err=True)
+        click.echo(
+            f"qstore-check: {printable(f'{error.filename or path}: {error.strerror or error}{advice(error)}')}",
+            err=True,
+        )
         return EXIT_UNUSABLE
     try:
         if output is None:

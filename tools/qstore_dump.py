@@ -14,6 +14,7 @@ from rich.console import Console
 
 from formats.rhm.records import RECORD_KINDS, Kind
 from store.disk import OsDisk
+from store.errors import advice
 from store.in_use import holder_of_store
 from store.layout import UnusableInputError
 from store.offline import open_store
@@ -155,7 +156,7 @@ def command(
         raise
     except OSError as error:
         # Reading always names its file; what has no name is what was written to.
-        fail("qstore-dump", f"{error.filename or 'standard output'}: {error.strerror or error}")
+        fail("qstore-dump", f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
     for name in sorted(selection.queues - store.queue_names()):
         store.notices.append(f'there is no queue "{name}" here')
     for notice in store.notices:

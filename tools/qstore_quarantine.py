@@ -15,7 +15,7 @@ import click
 from formats.quarantine_index import QuarantineEntry, raw_name
 from store.disk import OsDisk
 from store.environment import tool_environment
-from store.errors import StoreError, StoreLockedError
+from store.errors import StoreError, StoreLockedError, advice
 from store.log_lines import Level, LogLine
 from store.quarantine import INDEX, Quarantine, QuarantineError
 from tools.check.report import plain_console
@@ -70,7 +70,7 @@ def _failures() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        fail(_NAME, f"{error.filename or 'standard output'}: {error.strerror or error}")
+        fail(_NAME, f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
 
 
 # ---- list ----

@@ -19,7 +19,7 @@ from typing import Final
 import click
 
 from store.environment import tool_environment
-from store.errors import StoreError
+from store.errors import StoreError, advice
 from store.journal.directory import NotAJournalError
 from store.journal.recovery import Outcome
 from store.layout import UnusableInputError
@@ -133,7 +133,7 @@ def command(
     except (UnusableInputError, NotAJournalError, StoreError) as error:
         fail(_PROGRAM, str(error))
     except OSError as error:
-        fail(_PROGRAM, f"{error.filename or source}: {error.strerror or error}")
+        fail(_PROGRAM, f"{error.filename or source}: {error.strerror or error}{advice(error)}")
     _show(recovery, None if dry_run else destination, time.monotonic() - began, as_json=as_json, quiet=quiet)
     context.exit(0 if recovery.is_complete else EXIT_DAMAGE)
 

@@ -18,9 +18,10 @@ from rich.console import Console
 
 from formats.rhm.geometry import MAX_FILES
 from store.environment import Environment, tool_environment
-from store.errors import StoreDamagedError, StoreError
+from store.errors import StoreDamagedError, StoreError, advice
 from store.key_value import KeyValue, open_copy
 from store.layout import UnusableInputError
+from store.log_lines import LogLine
 from store.parameters import StoreParameters
 from store.resize import StoreResize
 from store.resize_plan import Choose, JournalPlan
@@ -136,7 +137,7 @@ def command(
     except BrokenPipeError:
         raise
     except OSError as error:
-        fail("qstore-resize", f"{error.filename or 'standard output'}: {error.strerror or error}")
+        fail("qstore-resize", f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
 
 
 def _is_root(path: str) -> bool:
@@ -170,7 +171,7 @@ def _run(path: str, asked: _Asked) -> int:
     plans: list[JournalPlan] = []
     kept: Mapping[str, str] | None = None
     discarded: list[str] = []
-    with StoreResize(environment, path, StoreParameters(), version, read_only=asked.dry_run) as resize:
+    with StoreResize(environment, path, StoreParameters(), version, read_only=asked.dry_run, log=_warn) as resize:
         for name in asked.names:
             if name not in resize.queues:
                 raise StoreError(f'{path}: there is no queue "{name}" here')
@@ -186,6 +187,10 @@ def _run(path: str, asked: _Asked) -> int:
                 discarded = resize.discard_old(None if all_of_them else names, prepared_list=asked.prepared_list)
     _show(plans, kept, discarded, asked)
     return 0 if fits else EXIT_DAMAGE
+
+
+def _warn(line: LogLine) -> None:
+    click.echo(f"qstore-resize: {printable(line.text)}", err=True)
 
 
 def _progress(name: str) -> None:

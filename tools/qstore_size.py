@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from store.disk import OsDisk
+from store.errors import advice
 from store.in_use import holder_of_store
 from store.journal.format import JournalFormat
 from store.journal.records import MAX_XID_SIZE
@@ -239,7 +240,7 @@ def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bo
         raise
     except OSError as error:
         # Reading always names its file; what has no name is what was written to.
-        fail("qstore-size", f"{error.filename or 'standard output'}: {error.strerror or error}")
+        fail("qstore-size", f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
     for name in sorted(names - store.queue_names()):
         store.notices.append(f'there is no queue "{name}" here')
     for notice in store.notices:

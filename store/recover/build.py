@@ -237,6 +237,7 @@ class _Work:
         try:
             build = StoreBuild(environment, new, parameters, Catalogue.create(key_value, store_id), self, beside=True)
             self._fill(build)
+            new.write_topology(store_id, key_value)
         finally:
             key_value.close()
         directory.finish_new(new, store_id)

@@ -29,9 +29,8 @@ from store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, q
 from store.queue_copy import queue_content
 from store.sizing import MAX_PAGES
 from store.store_build import JournalSource, QueueToBuild
-from store.wiring import Wiring
+from store.wiring import LOST_AND_FOUND, Wiring
 
-LOST_AND_FOUND: Final = "lost.found."
 _MOST_NAME_BYTES: Final = 255
 _MOST_NUMBER: Final = 1 << 62  # there must be higher ones
 _LEFT_OUT: Final = "it is left out"

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from store.key_value import CatalogueError
+from store.key_value import CatalogueDamagedError, CatalogueError
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.tree import Tree
 from tests.faults.volatile import Folder, Inode, Twins
@@ -43,7 +43,8 @@ class SimulatedKeyValue:
         """Open the database in the directory `path`, or make a new one there.
 
         Raises:
-            CatalogueError: it is open already, there is none, or with `create` there is one.
+            CatalogueDamagedError: there is none.
+            CatalogueError: it is open already, or with `create` there is one.
         """
         path = os.fspath(path)
         disk.check_alive(disk.life)
@@ -51,7 +52,7 @@ class SimulatedKeyValue:
             _create(disk, path)
         folder = disk.tree.find(path)
         if not isinstance(folder, Folder) or folder.database is None or "CURRENT" not in folder.entries:
-            raise CatalogueError(f"{path}: not a RocksDB database: there is no file CURRENT")
+            raise CatalogueDamagedError(f"{path}: not a RocksDB database: there is no file CURRENT")
         if folder in disk.held:
             raise CatalogueError(f"{path}: RocksDB cannot open it: IO error: lock hold by current process")
         return cls(disk, path, folder)

@@ -75,7 +75,7 @@ class CrashMatrix:
     def _survive(self, disk: SimulatedDisk, model: Model, rng: random.Random) -> None:
         must_be_clean = False
         for _ in range(rng.choice((0, 0, 1, 1, 2))):
-            disk.kill_at = rng.randrange(40)
+            disk.kill_at = rng.randrange(60)
             life = None
             try:
                 life = StoreLife(disk, model, rng, must_be_clean=must_be_clean)

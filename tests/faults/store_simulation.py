@@ -177,7 +177,8 @@ def look(store: MessageStore) -> Found:
     exchanges = {number: exchange.name for number, exchange in store.wiring.exchanges.items()}
     orphans = names_in(store, "orphans")
     found = Found(store.was_clean, queues, exchanges, bindings, set(store.transactions.in_doubt), len(orphans))
-    require(not names_in(store, "quarantine"), "a journal was set aside as damaged")
+    quarantine = [name for name in names_in(store, "quarantine") if not name.startswith("catalogue-")]
+    require(not quarantine, "a journal was set aside as damaged")
     journals = {entry.directory.rsplit("/", 1)[1] for entry in store.journals.values()}
     require(set(names_in(store, "jrnl")) == journals, "a directory was left behind")
     for queue in list(store.recovered_queues):

@@ -17,7 +17,7 @@ from tests.faults.store_simulation import tiny_rid_blocks
 
 KILL_POINTS = 320  # of each of the tests
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 500 kill points
-SEEDS_FOR_BROKEN = range(300, 340)
+SEEDS_FOR_BROKEN = range(340, 440)
 
 
 @pytest.fixture(autouse=True)

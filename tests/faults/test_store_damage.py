@@ -166,12 +166,16 @@ def test_a_catalogue_of_another_store_is_refused_in_one_line() -> None:
 
 def test_a_damaged_catalogue_is_refused_in_one_line() -> None:
     disk = stocked()
+    damage_entry(disk)
+    before = image(disk)
+    with pytest.raises(StoreDamagedError, match="on-damage is refuse: see qstore-check") as caught:
+        Shop(disk, on_damage=OnDamage.REFUSE)
+    assert "\n" not in str(caught.value)
+    assert image(disk) == before
+
+
+def damage_entry(disk: SimulatedDisk) -> None:
     folder = disk.tree.folder(f"{PATH}/rhm/catalogue")
     assert folder.database is not None
     key = next(key for key in folder.database if key.startswith(b"q"))
     folder.database[key] = b"\xff" + folder.database[key][1:]
-    before = image(disk)
-    with pytest.raises(StoreDamagedError, match="qstore-check") as caught:
-        Shop(disk)
-    assert "\n" not in str(caught.value)
-    assert image(disk) == before

@@ -13,8 +13,10 @@ from formats.catalogue import BindingEntry, ExchangeEntry, QueueEntry
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, decode_jinf, encode_jinf
+from formats.topology import encode_snapshot
 from store.catalogue import Catalogue
 from store.key_value import RocksKeyValue
+from store.topology import batch_of
 from tests.support.journal_builder import JournalBuilder
 
 STORE_ID: Final = UUID("6d3c2f10-5a0e-4a52-9a7e-0b8f6f2f7a11")
@@ -60,6 +62,8 @@ class StoreBuilder:
         catalogue.create_queue(QueueEntry(2, 2, 1, encode_queue(BILLS)))
         catalogue.create_binding(BindingEntry(1, 1, 1, encode_binding(Binding(1, "orders", "key"))))
         catalogue.reserve_rids()
+        entries = dict(key_value.items(b""))
+        (self.rhm / "topology").write_bytes(encode_snapshot(STORE_ID, batch_of(entries), entries) + bytes(4096))
         key_value.close()
         content = store_file.StoreFile(STORE_ID, clean, datetime(2026, 11, 20, tzinfo=UTC), "0.1.0")
         (self.rhm / "STORE").write_bytes(store_file.encode(content))

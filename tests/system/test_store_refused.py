@@ -189,7 +189,6 @@ def junk(rhm: Path) -> None:
 
 
 CATALOGUE: Final = "STORE/rhm/catalogue: "
-NO_DATABASE: Final = CATALOGUE + "not a RocksDB database: there is no file CURRENT"
 
 
 @pytest.mark.parametrize(
@@ -204,11 +203,6 @@ NO_DATABASE: Final = CATALOGUE + "not a RocksDB database: there is no file CURRE
             StoreError,
             "STORE/rhm: there is no STORE file; see what is there with qstore-check STORE",
         ),
-        (no_catalogue, StoreError, NO_DATABASE),
-        (empty_catalogue, StoreError, NO_DATABASE),
-        (no_manifest, StoreError, CATALOGUE + "RocksDB cannot open it: IO error: No such file or directory"),
-        (damaged_table, StoreError, CATALOGUE + "RocksDB cannot open it: Corruption: "),
-        (foreign_database, StoreDamagedError, CATALOGUE + "there is no readable meta entry: this is no catalogue, or"),
         (foreign_catalogue, StoreError, CATALOGUE + "the catalogue is that of another store"),
         (rhm_is_a_file, StoreError, "STORE/rhm: this is no store, it is no directory; move it elsewhere first"),
         (junk, StoreError, "STORE/rhm: this is no store: there is neither a STORE file nor a dat directory"),
@@ -219,6 +213,52 @@ def test_what_is_no_store(store: Path, change: Callable[[Path], None], kind: typ
     for _ in range(2):
         assert refusal(store)[0] is kind
         assert refusal(store)[1].startswith(text)
+
+
+RESTORED: Final = (
+    "; the store is not opened, since on-damage is refuse: see qstore-check STORE, "
+    "and start with --on-damage quarantine to have what can be saved restored"
+)
+
+
+@pytest.mark.parametrize("has_copy", [True, False], ids=["with its second copy", "without"])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (no_catalogue, "there is no catalogue"),
+        (empty_catalogue, "not a RocksDB database: there is no file CURRENT"),
+        (no_manifest, "RocksDB cannot open it: IO error: No such file or directory"),
+        (damaged_table, "RocksDB cannot open it: Corruption: "),
+        (foreign_database, "there is no readable meta entry: this is no catalogue, or"),
+    ],
+)
+def test_a_damaged_catalogue(store: Path, change: Callable[[Path], None], text: str, has_copy: bool) -> None:
+    """Refused where that is asked for; else restored, or built anew from the journals."""
+    change(store / "rhm")
+    if not has_copy:
+        (store / "rhm" / "topology").unlink()
+    for _ in range(2):
+        kind, told = refusal(store, REFUSE)
+        assert kind is StoreDamagedError
+        assert told.startswith(CATALOGUE + text)
+        assert told.endswith(RESTORED)
+    with MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore) as opened:
+        assert [queue.record.name for queue in opened.recovered_queues] == ["orders", "bills"]
+
+
+def test_a_fifo_in_the_catalogue_is_not_waited_for(store: Path) -> None:
+    table = next((store / "rhm" / "catalogue").glob("MANIFEST-*"))
+    table.unlink()
+    os.mkfifo(table)
+    kind, told = refusal(store, REFUSE)
+    assert (kind, "not a regular file" in told) == (StoreDamagedError, True)
+
+
+@pytest.mark.parametrize("change", [other_mark, lambda rhm: (rhm / "STORE").unlink()], ids=["damaged", "gone"])
+def test_a_damaged_store_file_names_the_next_step(store: Path, change: Callable[[Path], None]) -> None:
+    change(store / "rhm")
+    advice = "see what is there with qstore-check STORE, and make a sound store of it with qstore-recover STORE DEST"
+    assert refusal(store)[1].endswith(f"; {advice}")
 
 
 def test_a_catalogue_that_somebody_has_open(store: Path) -> None:
@@ -266,7 +306,10 @@ def test_nothing_stays_open_where_the_end_of_opening_fails(store: Path, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr(name, full)
             before = surroundings()
-            with pytest.raises(StoreError, match=r"^somewhere: the store cannot be opened: No space left on device$"):
+            with pytest.raises(
+                StoreError,
+                match=r"^somewhere: the store cannot be opened: No space left on device; make room on that disk$",
+            ):
                 MessageStore(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore)
             assert surroundings() == before
     MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
@@ -332,7 +375,8 @@ def test_a_disk_that_is_read_only(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "2m") as small:
         make_store(small / "store")
         subprocess.run(["mount", "-o", "remount,ro", small], check=True)
-        expected = (StoreError, "STORE: the store directory cannot be used: Read-only file system")
+        text = "STORE: the store directory cannot be used: Read-only file system; mount it for writing"
+        expected = (StoreError, text)
         assert refusal(small / "store") == expected
         assert refusal(small / "new") == expected
 
@@ -386,6 +430,7 @@ def test_missing_permissions(store: Path, path: str, mode: int, text: str) -> No
     done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True, text=True)
     said, descriptors = done.stdout.splitlines()
     assert said.startswith(text)
+    assert "this process runs as user id" in said
     assert done.stderr == ""
     assert int(descriptors) == 4  # the three that it was started with, and the one that lists them
     assert tree(store) == before

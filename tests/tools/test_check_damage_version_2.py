@@ -371,8 +371,48 @@ STORES: Final = [
 ]
 
 
+COPY: Final = "rhm/topology"
+
+
 @pytest.mark.parametrize("plant", STORES, ids=str)
 def test_catalogue_and_store_file(original: Original, plant: Plant, tmp_path: Path) -> None:
-    examine(original, plant, tmp_path / "store")
+    """Of a store that has no second copy of its catalogue."""
+
+    def do(planted: Planted) -> None:
+        planted.remove(COPY)
+        plant.do(planted)
+
+    examine(original, replace(plant, do=do), tmp_path / "store")
     if "deleted" in plant.name:
         assert len(dump(tmp_path / "store/rhm/jrnl/2", "--outstanding", "--json").lines("message")) == 6
+
+
+CATALOGUES: Final = [plant for plant in STORES if plant.name.startswith("catalogue") and "reserved" not in plant.name]
+
+
+@pytest.mark.parametrize("plant", CATALOGUES, ids=str)
+def test_a_damaged_catalogue_costs_nothing_beside_its_second_copy(
+    original: Original, plant: Plant, tmp_path: Path
+) -> None:
+    taken = [each._replace(consequence="none: its second copy is taken in its place") for each in plant.findings]
+    examine(original, replace(plant, findings=taken), tmp_path / "store")
+    dumped = dump(tmp_path / "store", "--wiring", "--json")
+    assert [line["name"] for line in dumped.lines("queue")] == ["orders", "bills"]
+    assert [line["queue"] for line in dumped.lines("binding")] == ["orders"]
+    assert dumped.code == 1
+
+
+COPIES: Final = [
+    Plant(f"copy {name}", do, [], notice=f"the second copy of the catalogue is of no use: {notice}")
+    for name, do, notice in (
+        ("missing", lambda planted: planted.remove(COPY), "there is no such file; the next start"),
+        ("empty", lambda planted: planted.write(COPY, b""), "topology copy: 0 bytes are too few"),
+        ("header", flip(Spot(COPY, 14)), "topology copy: the header fails its checksum"),
+        ("snapshot", flip(Spot(COPY, 600)), "damaged after its beginning, at offset 512: later"),
+    )
+]
+
+
+@pytest.mark.parametrize("plant", COPIES, ids=str)
+def test_a_damaged_second_copy_is_a_notice(original: Original, plant: Plant, tmp_path: Path) -> None:
+    examine(original, plant, tmp_path / "store")

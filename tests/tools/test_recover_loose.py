@@ -59,6 +59,7 @@ def test_version_2_without_its_catalogue(tmp_path: Path) -> None:
     original = version_2_store(tmp_path / "original")
     planted = original.copy(tmp_path / "store")
     planted.remove("rhm/catalogue")
+    planted.remove("rhm/topology")
     recovery = recover(planted.path, tmp_path / "new")
     found = recovery.dump()
     assert states(original, found) == expected_states({})
@@ -66,6 +67,20 @@ def test_version_2_without_its_catalogue(tmp_path: Path) -> None:
     assert (orders["arguments"], orders["alternate_exchange"]) == ({"qpid.max_count": 10}, "dead")
     assert recovery.report.code == 1
     assert "catalogue" in recovery.loss()
+
+
+def test_version_2_without_its_catalogue_but_with_the_second_copy_of_it(tmp_path: Path) -> None:
+    """Nothing is lost, and it is told all the same."""
+    original = version_2_store(tmp_path / "original")
+    planted = original.copy(tmp_path / "store")
+    planted.remove("rhm/catalogue")
+    recovery = recover(planted.path, tmp_path / "new")
+    assert states(original, recovery.dump()) == expected_states({})
+    wiring = dump(recovery.path, "--wiring", "--json")
+    assert [line["name"] for line in wiring.lines("queue")] == ["orders", "bills"]
+    assert [line["queue"] for line in wiring.lines("binding")] == ["orders"]
+    assert recovery.report.code == 0
+    assert "there is no catalogue" in [line["what"] for line in recovery.report.lines("damage")]
 
 
 @pytest.mark.parametrize("with_list", [False, True], ids=["without the prepared list", "with it"])

@@ -124,6 +124,7 @@ class Version2Store:
         # As after a run that came to that record id: all up to the end of its block are reserved.
         while catalogue.rid_high_water() <= highest_rid:
             catalogue.reserve_rids()
+        self._new.write_topology(self._store_id, self._key_value)
         self.close()
         self._directory.finish_new(self._new, self._store_id)
 

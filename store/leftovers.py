@@ -1,0 +1,247 @@
+"""The journals in a store that its catalogue does not know: what each is, and what is to be done with it.
+
+    what it is                                               how it is told                     what is done
+    -------------------------------------------------------  ---------------------------------  ---------------------
+    of a queue that was deleted, or a resize that was cut    the mark of a deletion             it is removed
+    short before its switch
+    of a queue that was being made                           nothing was ever written to it     it is removed
+    another journal of a queue that the catalogue knows: a   its queue's number, and another    it is kept aside
+    resize or a rebuild was cut short on either side of its  incarnation
+    switch, and the queue's own journal holds the same
+    of a queue that the catalogue lost                       a number that no queue has         damage: the queue is
+                                                                                                made again
+    a journal that cannot be read, or told from another      none of these                      damage: it is kept aside
+    no journal at all                                        no file of it is a journal's       it is kept aside
+
+A deleted queue never comes back: its mark is on the disk before the catalogue's batch, and is the last thing to go. The
+queue that is made again has the record in its journal's info file; where that cannot be read, or another queue has the
+name by now, it is called `lost.found.<id>`, after the journal's directory.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.wiring import Queue, decode_queue, encode_queue
+from formats.catalogue import QueueEntry
+from formats.rhm.geometry import FILE_HEADER_SIZE
+from store.damage import Damage
+from store.disk import Disk
+from store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
+from store.journal.identity import identity
+from store.journal.journal import Journal
+from store.journal.order import RingFile
+from store.journal.recovery import JournalRecovery
+from store.topology_salvage import MOST_ID
+from store.wiring import LOST_AND_FOUND
+
+_REBUILT = (
+    "the queue is made again from its journal; its bindings, and an exchange that was lost with it, cannot be told and "
+    "have to be declared again"
+)
+
+
+class WalkedJournal(Protocol):
+    """A journal that was read."""
+
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+
+    @property
+    def recovery(self) -> JournalRecovery:
+        """What it leaves behind."""
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What is wrong with it."""
+
+
+class LostQueue(NamedTuple):
+    """A queue that only its journal knows.
+
+    Attributes:
+        entry: what the catalogue is to have.
+        damage: the loss, for people.
+        renamed: why its journal has to be built anew under another name; None if it has not.
+    """
+
+    entry: QueueEntry
+    damage: Damage
+    renamed: Damage | None
+
+
+class Aside(NamedTuple):
+    """A directory that is kept aside.
+
+    Attributes:
+        path: where it is.
+        what: what it is.
+        is_loss: whether it may hold messages that nothing else has.
+    """
+
+    path: str
+    what: str
+    is_loss: bool
+
+
+@dataclass(slots=True)
+class Leftovers:
+    """What is to be done, by directory.
+
+    Attributes:
+        kept: journals of known queues whose deletion did not happen: the mark is taken away.
+        removed: what nobody misses.
+        aside: what is kept aside.
+        lost: queues that are made again.
+    """
+
+    kept: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    aside: list[Aside] = field(default_factory=list)
+    lost: list[LostQueue] = field(default_factory=list)
+
+
+def find_leftovers(
+    disk: Disk, parent: str, queues: Collection[QueueEntry], walk: Callable[[str, str], WalkedJournal | None]
+) -> Leftovers:
+    """Look at every journal in the directory `parent` that `queues` do not have. Nothing is changed.
+
+    Args:
+        disk: where they are.
+        parent: the directory of all journals.
+        queues: the catalogue's.
+        walk: reads the journal in a directory, under a name; None where there is none.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    return _Search(disk, queues, walk).all(parent)
+
+
+class _Search:
+    def __init__(
+        self, disk: Disk, queues: Collection[QueueEntry], walk: Callable[[str, str], WalkedJournal | None]
+    ) -> None:
+        self._disk, self._walk = disk, walk
+        self._journals = {str(entry.journal_id) for entry in queues}
+        self._names = {entry.queue_id: decode_queue(entry.record).name for entry in queues}
+        self._incarnations = {entry.queue_id: entry.incarnation for entry in queues}
+        self._taken = set(self._names.values())
+        self._found = Leftovers()
+
+    def all(self, parent: str) -> Leftovers:
+        """Every directory in `parent`."""
+        for name in self._disk.names(parent):
+            path = posixpath.join(parent, name)
+            if self._disk.is_directory(path):
+                self._one(path, name)
+        return self._found
+
+    def _one(self, path: str, name: str) -> None:
+        found, names = self._found, self._disk.names(path)
+        is_deleted = DELETED in names
+        if name in self._journals:
+            if is_deleted:
+                found.kept.append(path)
+            return
+        paths = [posixpath.join(path, each) for each in names]
+        is_flat = not any(self._disk.is_directory(each) for each in paths)
+        if is_deleted:
+            found.removed.append(path)
+            return
+        walked = self._walk(path, LOST_AND_FOUND + name) if journal_base_names(names) else None
+        if walked is None:
+            self._unreadable(path, names, is_flat=is_flat)
+            return
+        walked.journal.close()
+        recovery = walked.recovery
+        is_empty = not walked.damage and not len(recovery.messages) and not len(recovery.transactions)
+        if is_flat and (walked.journal.is_remnant or is_empty):
+            found.removed.append(path)
+            return
+        self._with_content(path, name, walked)
+
+    def _unreadable(self, path: str, names: list[str], *, is_flat: bool) -> None:
+        """What cannot be opened as a journal: its files were just allocated, or it is none, or all of it is damaged."""
+        if not names or (journal_base_names(names) and is_flat and self._is_blank(path, names)):
+            self._found.removed.append(path)
+        elif journal_base_names(names):
+            self._found.aside.append(Aside(path, "a journal of no known queue, which cannot be read", is_loss=True))
+        else:
+            self._found.aside.append(Aside(path, "a directory that is no queue's journal", is_loss=False))
+
+    def _is_blank(self, directory: str, names: list[str]) -> bool:
+        """Whether a journal's files were only allocated."""
+        paths = [posixpath.join(directory, name) for name in names if name.endswith(DATA_SUFFIX)]
+        return all(self._has_no_header(path) for path in paths)
+
+    def _has_no_header(self, path: str) -> bool:
+        file = self._disk.open(path)
+        try:
+            return not file.read(0, FILE_HEADER_SIZE).strip(b"\0")
+        finally:
+            file.close()
+
+    def _with_content(self, path: str, name: str, walked: WalkedJournal) -> None:
+        queue_id, incarnation = _identity(walked.journal)
+        held = _counted(len(walked.recovery.messages), "message")
+        if len(walked.recovery.transactions):
+            held += f" and {_counted(len(walked.recovery.transactions), 'open transaction')}"
+        if queue_id in self._names:
+            what = f'another journal of queue "{self._names[queue_id]}", with {held}, which is not in use'
+            is_loss = incarnation == self._incarnations[queue_id]
+            self._found.aside.append(Aside(path, what, is_loss))
+        elif name.isdecimal() and 0 < int(name) < MOST_ID and 0 < queue_id < MOST_ID:
+            self._lost(path, name, walked.journal, queue_id, incarnation, held)
+        else:
+            self._found.aside.append(Aside(path, f"a journal of no queue that can be told, with {held}", is_loss=True))
+
+    def _lost(self, path: str, name: str, journal: Journal, queue_id: int, incarnation: int, held: str) -> None:
+        queue, problem = _record(journal), None
+        if queue is None:
+            problem = "its info file does not tell the queue"
+            queue = Queue("")
+        elif queue.name in self._taken:
+            problem = f'there is another queue "{queue.name}"'
+        what = f'the catalogue does not know queue "{journal.name}", whose journal holds {held}'
+        renamed = None
+        if problem is not None:
+            queue = replace(queue, name=self._free_name(name))
+            renamed = Damage(path, None, None, problem, f'its messages go to "{queue.name}"')
+        self._taken.add(queue.name)
+        self._names[queue_id], self._incarnations[queue_id] = queue.name, incarnation
+        entry = QueueEntry(queue_id, int(name), incarnation, encode_queue(queue))
+        self._found.lost.append(LostQueue(entry, Damage(path, None, None, what, _REBUILT), renamed))
+
+    def _free_name(self, name: str) -> str:
+        wanted, count = LOST_AND_FOUND + name, 1
+        while wanted in self._taken:
+            count += 1
+            wanted = f"{LOST_AND_FOUND}{name}-{count}"
+        return wanted
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _identity(journal: Journal) -> tuple[int, int]:
+    """The number of a journal's queue and its incarnation: what its files say, or else its info file; 0 for nothing."""
+    for file in journal.files.files:
+        if isinstance(file, RingFile) and file.header is not None:
+            return identity(file.header)
+    return (0, 0) if journal.info is None else (journal.info.queue_id, journal.info.incarnation)
+
+
+def _record(journal: Journal) -> Queue | None:
+    if journal.info is None:
+        return None
+    try:
+        return decode_queue(journal.info.queue_record)
+    except BrokerRecordError:
+        return None
