@@ -14,6 +14,7 @@ class Damage(NamedTuple):
         rid: record id, where one can be told.
         what: what is wrong.
         consequence: what reading makes of it.
+        loses_nothing: whether everything that the damaged part told is known otherwise.
     """
 
     file: str
@@ -21,3 +22,4 @@ class Damage(NamedTuple):
     rid: int | None
     what: str
     consequence: str
+    loses_nothing: bool = False

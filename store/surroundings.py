@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from formats.rhm import store_file
-from store.berkeley import TABLES, read_environment
+from store.berkeley import read_environment
 from store.catalogue import Catalogue
 from store.close_record import Closing, read_closing
 from store.damage import Damage
@@ -39,6 +39,7 @@ from store.wiring import Wiring, catalogue_wiring, environment_wiring
 _LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
 _FROM_JOURNALS: Final = "the queues are those of the catalogue and those of the journals"
 _FROM_COPY: Final = "none: its second copy is taken in its place"
+_IN_THE_LOG: Final = "all that was in it is read from the log"
 _NOT_CLEAN: Final = "the store counts as not closed cleanly"
 _LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
 _ROCKSDB_FILE: Final = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
@@ -95,14 +96,13 @@ def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
         found.damage.append(Damage(directory, None, None, f"cannot be read: {error.strerror}", _LOST_WIRING))
         return
     found.wiring = environment_wiring(environment, directory)
+    for entry in environment.damage:
+        if entry.is_healed:
+            damage = Damage(entry.file, entry.offset, None, entry.what, _IN_THE_LOG, loses_nothing=True)
+            found.damage.append(damage)
     if not any(_LOG_FILE.fullmatch(name) for name in names):
         what = "there is no log file (log.*): changes that stood only there are lost"
         found.wiring.damage.append(Damage(directory, None, None, what, _FROM_JOURNALS))
-    for table in TABLES:
-        if f"{table}.db" not in names:
-            consequence = "what the log tells of it is read" if environment.recovered else f"its {table} are lost"
-            path = posixpath.join(directory, f"{table}.db")
-            found.wiring.damage.append(Damage(path, None, None, "there is no such file", consequence))
 
 
 def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:

@@ -201,7 +201,8 @@ def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiri
     """The wiring of a qpidd store, by ascending id (Berkeley DB's order of little-endian keys is another)."""
     wiring = Wiring(complete=environment.complete, notices=list(environment.notices))
     for entry in environment.damage:
-        wiring.damage.append(Damage(entry.file, entry.offset, None, entry.what, "what can be read of it is read"))
+        if not entry.is_healed:
+            wiring.damage.append(Damage(entry.file, entry.offset, None, entry.what, "what can be read of it is read"))
 
     def by_id(rows: Iterable[tuple[bytes, bytes]], file: str) -> list[tuple[int, bytes]]:
         numbered = []

@@ -77,18 +77,20 @@ db5.3_printlog; counts: files that its db5.3_load makes.
 """
 
 from formats.bdb.btree import Btree, salvage
-from formats.bdb.log import LogSummary, analyse_log, why_recovery
+from formats.bdb.log import Contradiction, LogSummary, analyse_log, contradictions, why_recovery
 from formats.bdb.pages import BdbError, Lsn, Metadata, UnsupportedDatabaseError
 from formats.bdb.writer import encode_btree, encode_empty_log
 
 __all__ = [
     "BdbError",
     "Btree",
+    "Contradiction",
     "LogSummary",
     "Lsn",
     "Metadata",
     "UnsupportedDatabaseError",
     "analyse_log",
+    "contradictions",
     "encode_btree",
     "encode_empty_log",
     "salvage",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from formats.bdb.pages import (
     INTERNAL_TYPES,
@@ -76,10 +77,10 @@ class Btree:
         """The LSN of the last change to page `number`; None where the file has no such page."""
         return self.pages.lsn(number)
 
-    def newest_lsn(self) -> Lsn:
-        """The highest LSN on any page."""
-        lsns = (self.pages.lsn(number) for number in range(self.pages.page_count))
-        return max((lsn for lsn in lsns if lsn is not None), default=Lsn(0, 0))
+    def newest_change(self) -> tuple[int, Lsn]:
+        """The page with the highest LSN, and that LSN."""
+        lsns = [(number, self.pages.lsn(number) or Lsn(0, 0)) for number in range(self.pages.page_count)]
+        return max(lsns, key=itemgetter(1), default=(0, Lsn(0, 0)))
 
 
 def salvage(buffer: bytes, on_damage: OnDamage) -> Iterator[tuple[bytes, bytes]]:

@@ -5,7 +5,8 @@ checkpoint, when its database is closed, or when the cache needs the room. After
 log alone. `analyse_log` walks the log and keeps, for each page, the LSN of the last committed change;
 `why_recovery` holds them against the LSNs that are on the pages. A page behind the log, or one that carries a
 change which was never committed, needs the library's recovery. So does everything that this walk is not sure of:
-a log of another version, a damaged or missing part, an unknown record.
+a log of another version, a damaged or missing part, an unknown record. What no recovery can explain, and no crash,
+tells `contradictions`: files that were exchanged.
 
 The records that close the databases are no help: qpidd exits without the last of them on disk.
 """
@@ -77,6 +78,20 @@ PAGE_CHANGES = {
 _METADATA_FIRST = frozenset({49, 50, 52, 59, 142})  # those whose first page may be page 0
 
 
+class Contradiction(NamedTuple):
+    """Something in a database file that its log rules out, whatever crash there was.
+
+    Attributes:
+        name: the file's.
+        page: the page in question; None where the whole file is.
+        what: one line.
+    """
+
+    name: str
+    page: int | None
+    what: str
+
+
 class LogRecord(NamedTuple):
     """One record: where its header lies in its file, its type, its transaction (0: none), its arguments."""
 
@@ -100,6 +115,8 @@ class LogSummary:
     Attributes:
         committed: page -> LSN of the last committed change since the last checkpoint.
         uncommitted: page -> LSNs of changes that were never committed.
+        flushed: page -> LSN of the last committed change that is in the file, as a checkpoint says.
+        file_ids: name of a database file -> the id that it had when it was last opened.
         names: the names of all files in the log.
         doubts: (LSN, one line) for what this walk cannot vouch for.
         damage: (log file, error): a record that is damaged though the log goes on behind it.
@@ -110,6 +127,8 @@ class LogSummary:
 
     committed: dict[LoggedPage, Lsn] = field(default_factory=dict)
     uncommitted: dict[LoggedPage, set[Lsn]] = field(default_factory=dict)
+    flushed: dict[LoggedPage, Lsn] = field(default_factory=dict)
+    file_ids: dict[str, bytes] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     doubts: list[tuple[Lsn, str]] = field(default_factory=list)
     damage: list[tuple[int, BdbError]] = field(default_factory=list)
@@ -171,23 +190,51 @@ def analyse_log(files: Iterable[tuple[int, bytes]]) -> LogSummary:
     return analysis.finish()
 
 
-def why_recovery(
-    summary: LogSummary, page_lsn: Callable[[str, int], Lsn | None], newest: Mapping[str, Lsn]
-) -> str | None:
+def contradictions(
+    summary: LogSummary,
+    page_lsn: Callable[[str, int], Lsn | None],
+    newest: Mapping[str, tuple[int, Lsn]],
+    file_ids: Mapping[str, bytes],
+) -> Iterator[Contradiction]:
+    """What in the database files no crash explains: files that were exchanged, or are older than the log.
+
+    A change is synced to the log before its page is written, a checkpoint is logged when all pages before it are, and a
+    file keeps its id for life.
+
+    Args:
+        summary: what the log says.
+        page_lsn: (name, number) -> the LSN on that page of that database file; None where it has no such page.
+        newest: database file -> the page with the highest LSN, and that LSN.
+        file_ids: database file -> the id in its metadata.
+    """
+    for name, file_id in file_ids.items():
+        logged = summary.file_ids.get(name, file_id)
+        if logged != file_id:
+            yield Contradiction(
+                name, None, f"its id is {file_id.hex()}, and by the log {logged.hex()}: it is the file of another store"
+            )
+    for name, (number, lsn) in newest.items():
+        if lsn > summary.end and not summary.damage:
+            what = f"page {number} has a change of {lsn}, but the log ends at {summary.end}: one of them was exchanged"
+            yield Contradiction(name, number, what)
+    for page, wanted in summary.flushed.items():
+        found = page_lsn(page.name, page.number)
+        if page.name in file_ids and (found is None or found < wanted):
+            what = f"page {page.number} lacks the change of {wanted}, which a checkpoint had written: the file is older"
+            yield Contradiction(page.name, page.number, what)
+
+
+def why_recovery(summary: LogSummary, page_lsn: Callable[[str, int], Lsn | None]) -> str | None:
     """Why the database files cannot be read as they are: one line; None where they can.
 
     Args:
         summary: what the log says.
         page_lsn: (name, number) -> the LSN on that page of that database file; None where it has no such page.
-        newest: database file -> the highest LSN on any of its pages.
     """
     for number, error in summary.damage + summary.torn:
         return f"log file {number} is damaged: {error}"
     for lsn, reason in summary.doubts:
         return f"{reason} (log file {lsn.file}, offset {lsn.offset})"
-    for name, lsn in newest.items():
-        if lsn > summary.end:
-            return f"{name}: a page was changed after the log's end, so the log lost its last part"
     for page in summary.committed.keys() | summary.uncommitted.keys():
         found = page_lsn(page.name, page.number)
         wanted = summary.committed.get(page)
@@ -265,6 +312,7 @@ class _Analysis:
             elif record.type == RECYCLE:
                 self.pending.clear()  # written by recovery, which has undone what was pending
             else:
+                self.summary.flushed.clear()  # it may be of a file that is removed, or cut
                 self.summary.doubts.append((lsn, f"a log record of type {record.type} is not understood"))
         except BdbError as error:
             self.summary.doubts.append((lsn, f"{error.what} in a log record of type {record.type}"))
@@ -274,6 +322,7 @@ class _Analysis:
             self.pending.setdefault(transaction, []).append(change)
         elif change.freed and change.page is not None:
             self.summary.committed.pop(change.page, None)
+            self.summary.flushed.pop(change.page, None)
         elif change.page is not None:
             before = self.summary.committed.get(change.page, change.lsn)
             self.summary.committed[change.page] = max(change.lsn, before)
@@ -296,13 +345,14 @@ class _Analysis:
         """A database was opened or closed: action, name, file id, database number, ..."""
         action = _u32(arguments, 0) & 0xF
         name, after_name = _counted(arguments, 4)
-        _, after_id = _counted(arguments, after_name)
+        file_id, after_id = _counted(arguments, after_name)
         (number,) = _checked(_U32, arguments, after_id)
         if action in _REGISTER_CLOSED:
             self.databases.pop(number, None)
         elif action in _REGISTER_OPENED and name:
             self.databases[number] = _file_name(name)
             self.summary.names.add(_file_name(name))
+            self.summary.file_ids[_file_name(name)] = file_id
         else:
             raise BdbError("an unknown action or no name")
 
@@ -310,6 +360,7 @@ class _Analysis:
         """Every change before `flushed` is in the database files."""
         self.checkpoints += 1
         summary = self.summary
+        summary.flushed.update({page: lsn for page, lsn in summary.committed.items() if lsn < flushed})
         summary.committed = {page: lsn for page, lsn in summary.committed.items() if lsn >= flushed}
         summary.doubts = [doubt for doubt in summary.doubts if doubt[0] >= flushed]
 

@@ -116,6 +116,9 @@ class Lsn(NamedTuple):
     file: int
     offset: int
 
+    def __str__(self) -> str:
+        return f"log file {self.file}, offset {self.offset}"
+
 
 class Metadata(NamedTuple):
     """The metadata page, its fields in the order of the file."""

@@ -132,6 +132,8 @@ class Plan:
 
 def costs(damage: Damage) -> bool:
     """Whether something is lost by it, as its consequence says."""
+    if damage.loses_nothing:
+        return False
     return "lost" in damage.consequence or _COSTS_NOTHING.match(damage.consequence) is None
 
 

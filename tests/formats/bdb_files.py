@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 
 PAGE_SIZE = 512
+FILE_ID = b"file id".ljust(20, b"\0")
 LEAF, INTERNAL, RECNO_INTERNAL, RECNO_LEAF, OVERFLOW, DUPLICATE_LEAF = 5, 3, 4, 6, 7, 12
 
 
@@ -91,7 +92,7 @@ class BdbFile:
         metadata = bytearray(self.page_size)
         values = (0, 1, 0, 0x53162, 9, self.page_size, 0, 9, int(self.checksummed), 0, last, 0, 0, 0, self.flags)
         layout = struct.Struct(self.order + "6I3Bx6I20s5I")
-        layout.pack_into(metadata, 0, *values, b"file id", 0, 2, 0, 0x20, self.root)
+        layout.pack_into(metadata, 0, *values, FILE_ID, 0, 2, 0, 0x20, self.root)
         if self.checksummed:
             struct.pack_into(self.order + "I", metadata, 492, slow_checksum(metadata[:512]))
         for offset, patch in self.patches.items():
@@ -126,8 +127,8 @@ class Log:
                 body += struct.pack("<I", len(argument)) + argument
         return self._append(body)
 
-    def register(self, number: int, name: str, action: int = 3) -> int:
-        return self.record(2, 0, action, name.encode() + b"\0", bytes(20), number, 1, 0, 0)
+    def register(self, number: int, name: str, action: int = 3, file_id: bytes = FILE_ID) -> int:
+        return self.record(2, 0, action, name.encode() + b"\0", file_id, number, 1, 0, 0)
 
     def addrem(self, transaction: int, database: int, page: int) -> int:
         return self.record(41, transaction, 1, database, page, 0, 12, b"", b"an item", 0, 1)

@@ -12,11 +12,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from formats.bdb import BdbError, Btree, Lsn, UnsupportedDatabaseError, analyse_log, salvage, why_recovery
+from formats.bdb import (
+    BdbError,
+    Btree,
+    Lsn,
+    UnsupportedDatabaseError,
+    analyse_log,
+    contradictions,
+    salvage,
+    why_recovery,
+)
 from formats.bdb.log import log_records
 from formats.bdb.pages import checksum
 from tests.formats.bdb_files import (
     DUPLICATE_LEAF,
+    FILE_ID,
     INTERNAL,
     LEAF,
     RECNO_INTERNAL,
@@ -277,11 +287,19 @@ def test_flips_and_cuts_give_pairs_or_bdb_errors(data: st.DataObject) -> None:
 
 
 def reason(*logs: bytes, lsns: dict[tuple[str, int], Lsn] | None = None, first: int = 1) -> str | None:
+    """Why files with these LSNs cannot be read as they are."""
     found = lsns or {}
-    newest: dict[str, Lsn] = {}
-    for (name, _), lsn in found.items():
-        newest[name] = max(lsn, newest.get(name, lsn))
-    return why_recovery(analyse_log(enumerate(logs, start=first)), lambda name, page: found.get((name, page)), newest)
+    newest: dict[str, tuple[int, Lsn]] = {}
+    for (name, page), lsn in found.items():
+        newest[name] = max((page, lsn), newest.get(name, (page, lsn)), key=lambda each: each[1])
+
+    def page_lsn(name: str, page: int) -> Lsn | None:
+        return found.get((name, page))
+
+    summary = analyse_log(enumerate(logs, start=first))
+    for each in contradictions(summary, page_lsn, newest, dict.fromkeys(newest, FILE_ID)):
+        return each.what
+    return why_recovery(summary, page_lsn)
 
 
 def committed_log() -> tuple[Log, int]:
@@ -332,6 +350,57 @@ def test_a_checkpoint_settles_what_came_before() -> None:
     assert "behind" in str(reason(log.build()))
     log.checkpoint(1, len(log.data))
     assert reason(log.build()) is None
+
+
+def told(log: Log, lsns: dict[tuple[str, int], Lsn], file_id: bytes = FILE_ID) -> list[tuple[str, int | None]]:
+    """What contradicts the log in files with these LSNs."""
+    newest = {name: (page, lsn) for (name, page), lsn in lsns.items()}
+    found = contradictions(
+        analyse_log([(1, log.build())]),
+        lambda name, page: lsns.get((name, page)),
+        newest,
+        dict.fromkeys(newest, file_id),
+    )
+    return [(each.name, each.page) for each in found]
+
+
+def test_a_file_that_is_older_than_the_checkpoint_is_no_matter_of_a_crash() -> None:
+    log, last = committed_log()
+    older, page = Lsn(1, last - 1), ("queues.db", 1)
+    assert told(log, {page: older}) == []  # the change may be nowhere but in the log
+    log.checkpoint(1, last)
+    assert told(log, {page: older}) == []
+    log.checkpoint(1, len(log.data))
+    assert told(log, {page: older}) == [page]
+    assert told(log, {("queues.db", 2): older}) == [page], "the file does not reach that far"
+    assert told(log, {page: Lsn(1, last)}) == []
+    assert told(log, {("general.db", 1): older}) == [], "of another file the log says nothing"
+    log.record(50, 12, 0, 1, 0, 1, 0, b"header", 0, 1)  # the page is given back
+    log.commit(12)
+    assert told(log, {page: older}) == []
+
+
+def test_a_page_that_is_newer_than_the_log_is_no_matter_of_a_crash() -> None:
+    log, _ = committed_log()
+    page = ("queues.db", 1)
+    assert told(log, {page: Lsn(1, log.last)}) == []
+    assert told(log, {page: Lsn(1, log.last + 1)}) == [page]
+    assert told(log, {page: Lsn(2, 0)}) == [page]
+
+
+def test_a_file_of_another_environment_has_another_id() -> None:
+    log, last = committed_log()
+    page = {("queues.db", 1): Lsn(1, last)}
+    assert told(log, page, b"another id".ljust(20, b"\0")) == [("queues.db", None)]
+    log.register(0, "queues.db", file_id=b"another id".ljust(20, b"\0"))  # made anew under the same name
+    assert told(log, page, b"another id".ljust(20, b"\0")) == []
+
+
+def test_what_a_log_of_unknown_records_did_to_files_proves_nothing() -> None:
+    log, last = committed_log()
+    log.checkpoint(1, len(log.data))
+    log.record(999, 0)
+    assert told(log, {("queues.db", 1): Lsn(1, last - 1)}) == []
 
 
 def test_a_freed_page_is_not_asked_for() -> None:

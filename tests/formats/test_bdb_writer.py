@@ -162,7 +162,7 @@ def test_but_for_log_and_id_an_empty_file_is_one_of_qpidd(legacy_store: StoreFix
 
 
 def test_no_page_belongs_to_a_log() -> None:
-    assert Btree(written(deep(1000))).newest_lsn() == Lsn(0, 1)
+    assert Btree(written(deep(1000))).newest_change()[1] == Lsn(0, 1)
 
 
 # ---- what is not written ----

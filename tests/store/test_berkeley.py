@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import stat
 import subprocess
@@ -145,11 +146,102 @@ def test_recovery_of_a_damaged_log_never_takes_away_what_the_files_hold(
     assert "were read as they are" in environment.notices[0]
 
 
+DATABASES = ("queues.db", "exchanges.db", "bindings.db", "general.db", "config.db", "mappings.db")
+SPOILS = {
+    "empty": lambda content: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "metadata": lambda content: bytes(4096) + content[4096:],
+    "page": lambda content: content[:4096] + bytes(4096) + content[8192:],
+    "short": lambda content: content[: 4096 + 99],
+    "garbage": lambda content: random.Random(1).randbytes(len(content)),
+}
+
+
+@needs_recovery
+@pytest.mark.parametrize("spoil", SPOILS)
+@pytest.mark.parametrize("name", DATABASES)
+@pytest.mark.parametrize("store", ["legacy-a-clean", "legacy-b-crash1", "linear-d-dtx"])
+def test_a_broken_file_is_damage_and_costs_nothing_that_the_log_has(
+    store: str, name: str, spoil: str, open_fixture: StoreOpener, tmp_path: Path
+) -> None:
+    copy = copied(open_fixture(store), tmp_path)
+    sound = read(copy)
+    (copy / name).write_bytes(SPOILS[spoil]((copy / name).read_bytes()))
+    environment = read(copy)
+    for table in berkeley.TABLES:
+        assert getattr(environment, table) == getattr(sound, table)
+    assert environment.damage or (spoil == "page" and sound.recovered), (
+        "a crash may leave a page that was never written"
+    )
+    assert all(damage.is_healed for damage in environment.damage)
+    assert {Path(damage.file).name for damage in environment.damage} <= {name, "dat"}
+    assert environment.complete
+
+
+@needs_recovery
+@pytest.mark.parametrize("name", DATABASES)
+def test_a_file_of_another_store_is_seen(name: str, open_fixture: StoreOpener, tmp_path: Path) -> None:
+    copy = copied(open_fixture("legacy-a-clean"), tmp_path)
+    sound = read(copy)
+    shutil.copyfile(open_fixture("legacy-e-wrap-clean").path / "rhm/dat" / name, copy / name)
+    environment = read(copy)
+    assert {damage.file for damage in environment.damage} == {str(copy / name)}
+    assert "another store" in environment.damage[0].what
+    assert all(getattr(environment, table) == getattr(sound, table) for table in berkeley.TABLES)
+
+
+@needs_recovery
+def test_an_older_file_of_the_same_store_is_seen(open_fixture: StoreOpener, tmp_path: Path) -> None:
+    copy = copied(open_fixture("legacy-b-crash1"), tmp_path)
+    older = (copy / "queues.db").read_bytes()
+    program = find_recovery_program()
+    assert program is not None
+    subprocess.run([program, "-h", str(copy)], check=True)  # which ends with a checkpoint
+    sound = read(copy)
+    assert (sound.recovered, sound.damage) == (False, ())
+    (copy / "queues.db").write_bytes(older)
+    environment = read(copy)
+    assert environment.queues == sound.queues
+    assert [(Path(damage.file).name, damage.is_healed) for damage in environment.damage] == [("queues.db", True)] * len(
+        environment.damage
+    )
+    assert "the file is older" in environment.damage[-1].what
+
+
+@needs_recovery
+def test_a_broken_file_without_the_beginning_of_the_log_costs_only_what_was_in_it(
+    open_fixture: StoreOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copied(open_fixture("legacy-b-crash1"), tmp_path)
+    sound = read(copy)
+    monkeypatch.setattr(berkeley._Recovering, "_made_anew", lambda self, wrong: None)
+    (copy / "config.db").write_bytes(b"")
+    environment = read(copy)
+    assert (environment.queues, environment.bindings) == (sound.queues, sound.bindings)
+    assert [(damage.file, damage.is_healed) for damage in environment.damage] == [(str(copy / "config.db"), False)]
+    (copy / "queues.db").write_bytes(b"")
+    assert {Path(damage.file).name for damage in read(copy).damage} == {"config.db", "queues.db"}
+
+
+def test_a_broken_file_is_damage_where_the_program_is_missing(
+    open_fixture: StoreOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_recovery_program(monkeypatch)
+    copy = copied(open_fixture("legacy-a-clean"), tmp_path)
+    sound = read(copy)
+    (copy / "config.db").write_bytes(b"")
+    environment = read(copy)
+    assert environment.queues == sound.queues, "what can be read is"
+    assert [(damage.file, damage.is_healed) for damage in environment.damage] == [(str(copy / "config.db"), False)]
+    assert not environment.complete
+    assert "install Debian's db5.3-util" in environment.notices[0]
+
+
 def copied(fixture: StoreFixture, tmp_path: Path) -> Path:
     """Databases and log, without the region files."""
     copy = tmp_path / "dat"
     copy.mkdir()
-    for path in (fixture.path / "rhm/dat").iterdir():
+    for path in (fixture.path / ("qls/dat2" if fixture.name.startswith("linear") else "rhm/dat")).iterdir():
         if not path.name.startswith("__db."):
             shutil.copyfile(path, copy / path.name)
     return copy
@@ -222,6 +314,9 @@ def test_a_failed_recovery_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (notice,) = environment.notices
     assert "failed: BDB2527 Invalid log file" in notice
     assert "\n" not in notice
+    (damage,) = environment.damage  # other than where the program is missing
+    assert "failed: BDB2527 Invalid log file" in damage.what
+    assert not damage.is_healed
 
 
 def test_a_recovery_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
