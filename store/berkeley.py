@@ -367,8 +367,10 @@ def _wrong_files(reading: _Reading, summary: LogSummary) -> list[BerkeleyDamage]
         {name: tree.metadata.file_id for name, tree in trees.items()},
     )
     for each in found:
-        offset = None if each.page is None else each.page * trees[each.name].metadata.page_size
-        wrong.append(BerkeleyDamage(_join(reading.directory, each.name), offset, each.what))
+        path = _join(reading.directory, each.name)
+        at = None if each.page is None else each.page * trees[each.name].metadata.page_size
+        broken = [damage for damage in reading.damage if damage.file == path]
+        wrong.extend(broken if broken and at is not None else [BerkeleyDamage(path, at, each.what)])
     return wrong
 
 
