@@ -51,7 +51,8 @@ from store.log_lines import Level, LogLine, journal_created, printable
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
 from store.parameters import OnDamage, StoreParameters
 from store.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
-from store.store_directory import CONVERTED, NEW, Found, StoreDirectory, remove_tree
+from store.store_directory import Found, StoreDirectory, remove_tree
+from store.unfinished import CONVERTED, NEW
 from store.wiring import Wiring
 
 Log = Callable[[LogLine], None]

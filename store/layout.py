@@ -2,6 +2,7 @@
 
     <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats page, section 1)
     <dir>/rhm/STORE, catalogue/, topology, jrnl/<id>/, tpl/    version 2
+    <dir>/rhm.new/STORE, and no <dir>/rhm                      the same, before it has its name (`unfinished`)
     <dir>/qls/dat2, jrnl2/<queue>/, tpl2/, pNNN/efp/           qpidd's linearstore (section 14.1)
     <dir> with *.jinf, *.NNNN.jdat or <uuid>.jrnl              one journal
     <file> that begins with a journal's magic                  one journal file
@@ -23,6 +24,7 @@ from store.disk import Disk
 from store.errors import advice
 from store.file_pool import PARTITION_NAME, linear_file_names
 from store.journal.directory import journal_base_names
+from store.unfinished import LIST, NEW, NEW_LIST, Unfinished, unfinished_list, unfinished_stores
 
 _MAX_DEPTH: Final = 160  # a queue name has at most 255 characters, so at most 128 slashes
 _HASH_DIRECTORY = re.compile(r"[0-9a-f]{4}")
@@ -126,6 +128,9 @@ def _holds_journal(disk: Disk, directory: str, names: list[str]) -> bool:
 def _store_root(disk: Disk, path: str) -> str | None:
     """The `rhm` directory that is meant by `path`: below it, itself, or the one above if a part of it was named."""
     candidates = [posixpath.join(path, "rhm"), path]
+    new = posixpath.join(path, NEW)
+    if unfinished_stores(disk, path).get(new) is Unfinished.NEW_STORE:
+        candidates.append(new)
     real = disk.real_path(path)
     if posixpath.basename(real) in ("jrnl", "dat", "catalogue"):
         candidates.append(posixpath.dirname(real))
@@ -148,6 +153,8 @@ def _is_store(disk: Disk, root: str) -> bool:
 def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
     if not names:
         return f"{path}: the directory is empty"
+    for left, state in unfinished_stores(disk, path).items():
+        return f"{path}: there is no store, only {state.notice(left)}"
     below = [posixpath.join(path, name) for name in names]
     nested = [
         name
@@ -167,8 +174,9 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
 
     version_2 = any(part(name) is not None for name in ("STORE", "catalogue", "topology"))
     layout = StoreLayout(StoreKind.VERSION_2 if version_2 else StoreKind.LEGACY, path)
-    layout.prepared_list = part("tpl")
+    layout.prepared_list = part(LIST)
     if version_2:
+        _unfinished(disk, root, path, layout)
         layout.store_file, layout.catalogue, layout.topology = part("STORE"), part("catalogue"), part("topology")
         layout.orphans = _directories(disk, posixpath.join(root, "orphans"), layout)
         layout.quarantine = _directories(disk, posixpath.join(root, "quarantine"), layout)
@@ -188,6 +196,18 @@ def _directories(disk: Disk, parent: str, layout: StoreLayout) -> list[str]:
         return []
     paths = [posixpath.join(parent, name) for name in disk.names(parent)]
     return [path for path in paths if disk.link_target(path) is None and _can_be_entered(disk, path, layout)]
+
+
+def _unfinished(disk: Disk, root: str, path: str, layout: StoreLayout) -> None:
+    """Tell what a kill left of work on the store in `root`, and read what counts."""
+    for left, state in unfinished_stores(disk, path).items():
+        layout.notices.append(state.notice(left))
+    left_list = unfinished_list(disk, root)
+    if left_list is not None:
+        new = posixpath.join(root, NEW_LIST)
+        layout.notices.append(left_list.notice(new))
+        if left_list is Unfinished.NEW_LIST:
+            layout.prepared_list = new
 
 
 def _linear_root(disk: Disk, path: str) -> str | None:

@@ -37,6 +37,7 @@ from store.journal.journal import Journal
 from store.journal.order import RingFile
 from store.journal.recovery import JournalRecovery
 from store.topology_salvage import MOST_ID
+from store.unfinished import KEPT
 from store.wiring import LOST_AND_FOUND
 
 _REBUILT = (
@@ -82,11 +83,13 @@ class Aside(NamedTuple):
         path: where it is.
         what: what it is.
         is_loss: whether it may hold messages that nothing else has.
+        parent: the directory, beside those of the journals, in which it is kept.
     """
 
     path: str
     what: str
     is_loss: bool
+    parent: str = "orphans"
 
 
 @dataclass(slots=True)
@@ -195,7 +198,7 @@ class _Search:
         if queue_id in self._names:
             what = f'another journal of queue "{self._names[queue_id]}", with {held}, which is not in use'
             is_loss = incarnation == self._incarnations[queue_id]
-            self._found.aside.append(Aside(path, what, is_loss))
+            self._found.aside.append(Aside(path, what, is_loss, "orphans" if is_loss else KEPT))
         elif name.isdecimal() and 0 < int(name) < MOST_ID and 0 < queue_id < MOST_ID:
             self._lost(path, name, walked.journal, queue_id, incarnation, held)
         else:

@@ -30,6 +30,7 @@ from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
 from store.opening import LOST_PREPARED_LIST, open_journals
 from store.prepared import PreparedTransaction, prepared_transactions
 from store.surroundings import read_surroundings
+from store.unfinished import Unfinished, unfinished_journals
 
 
 class RecoveredQueue(NamedTuple):
@@ -188,7 +189,7 @@ class OfflineStore:
         self.pool = opened.pool
         self.damage.extend(opened.damage)
         self.notices.extend(opened.notices)
-        self._misses_prepared_list = 0 in self.closing.journals and _has_no_list(disk, layout)
+        self._misses_prepared_list = 0 in self.closing.journals and layout.prepared_list is None
         self.kept_aside = opened.orphans
         self._quarantine = opened.quarantine
         self._orphans: list[Journal] = []
@@ -230,13 +231,16 @@ class OfflineStore:
         """Each queue's name, record and journal, as recovery would have them, without walking the journals."""
         return list(self._match())
 
-    def remnants(self) -> list[Journal]:
-        """The journals that are what a crash leaves of queues being made or deleted: nothing is missed with them."""
+    def unfinished(self) -> dict[str, Unfinished]:
+        """The journals, by path, that are what a kill leaves of work on the store: nothing is missed with them."""
+        if self.layout.kind is not StoreKind.VERSION_2:
+            return {}
         wiring = self.wiring
-        if self.layout.kind is not StoreKind.VERSION_2 or wiring is None or not wiring.complete or wiring.damage:
-            return []
+        if wiring is None or not wiring.complete or wiring.damage:
+            return unfinished_journals(self.journals, None)
         known = {str(queue.journal_id) for queue in wiring.queues.values()}
-        return [each for each in self.journals if self._journal_key(each) not in known and each.is_remnant]
+        used = {each.path for each in self.journals if self._journal_key(each) in known}
+        return unfinished_journals(self.journals, used)
 
     # ---- recovery ----
 
@@ -251,10 +255,8 @@ class OfflineStore:
         if self.wiring is not None and self.wiring.complete and not self.wiring.damage:
             catalogue = self.layout.catalogue or self.layout.path
             self.damage.extend(self.closing.lost_queues(catalogue, self.wiring.queues.keys()))
-        remnants = self.remnants()
-        self.notices.extend(_remnant_notice(each) for each in remnants)
-        unknown = [*(each for each in self._orphans if each not in remnants), *self.kept_aside]
-        orphans = [self._recover_orphan(each, open_now) for each in unknown]
+        self.notices.extend(state.notice(path) for path, state in self.unfinished().items())
+        orphans = [self._recover_orphan(each, open_now) for each in (*self._orphans, *self.kept_aside)]
         for journal in self._quarantine:
             self.notices.append(self._quarantined(journal))
         transactions = open_now.all(counted=bool(self.journals))
@@ -394,7 +396,10 @@ class OfflineStore:
     def _match(self) -> Iterator[tuple[str, Queue | None, Journal | None]]:
         """Each queue with its journal; what is left over on either side is reported."""
         journals: dict[str, Journal] = {}
+        unfinished = self.unfinished()
         for journal in self.journals:
+            if journal.path in unfinished:
+                continue
             first = journals.setdefault(self._journal_key(journal), journal)
             if journal.path.startswith(first.path + "/"):
                 self.notices.append(f"{journal.path}: an older copy of the journal above it, as resizing leaves it")
@@ -454,20 +459,6 @@ class RecoveredStore(NamedTuple):
     transactions: list[RecoveredTransaction]
     prepared_list: RecoveredQueue | None
     orphans: list[RecoveredQueue]
-
-
-def _has_no_list(disk: Disk, layout: StoreLayout) -> bool:
-    """Whether a version-2 store has no prepared list, nor one that is about to get its name."""
-    root = posixpath.dirname(layout.store_file or layout.path)
-    return layout.prepared_list is None and not disk.is_directory(posixpath.join(root, "tpl.new"))
-
-
-def _remnant_notice(journal: Journal) -> str:
-    deed = "deleted" if journal.is_being_deleted else "made"
-    return (
-        f"{journal.path}: a journal which the catalogue does not know, left of a queue that was being {deed}; "
-        "the next start removes it"
-    )
 
 
 def _messages(count: int) -> str:

@@ -9,7 +9,7 @@ ids, and so the same order, and every transaction that is open, in doubt or not.
     2. mark them as "deleted", move them into jrnl under new ids    has the old ones, and removes those that are marked
     3. the catalogue's batch: the queue has the other journal       has the new journal; the mark is taken away
     4. take the mark away; move the old journal into `resized`      has the new one. If it finds the old one in its old
-                                                                    place still, it keeps it in `orphans`, and says so
+                                                                    place still, it moves it into `resized`
 
 Steps 3 and 4 are done for one queue after the other. The prepared list has no number: it goes to `tpl.new` in step 2,
 and in step 3 the old one is moved into `resized` and the new one gets its name; a start that finds `tpl.new` alone
@@ -52,11 +52,10 @@ from store.parameters import StoreParameters
 from store.queue_journal import TPL_NAME
 from store.rebuild import Rebuilt, rebuild
 from store.resize_plan import Choose, JournalPlan, ReadJournal, plan_of, read_journal
-from store.store_directory import LOCK, NEW, Found, StoreDirectory, remove_tree
+from store.store_directory import LOCK, Found, StoreDirectory, remove_tree
+from store.unfinished import KEPT, NEW, NEW_LIST, Unfinished, unfinished_list
 
-KEPT: Final = "resized"  # where old journals are kept
 _BUILDING: Final = "resized.new"
-_NEW_LIST: Final = ".new"  # behind the prepared list's name
 
 #: Called with a journal's name before it is built.
 Progress = Callable[[str], None]
@@ -170,14 +169,14 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     def _clear(self) -> None:
         """Finish, or remove, what an earlier run left when it was cut short."""
         directory, disk = self._directory, self._disk
-        building, tpl = directory.part(_BUILDING), directory.prepared_list
+        building, tpl, new = directory.part(_BUILDING), directory.prepared_list, directory.part(NEW_LIST)
         if disk.is_directory(building):
             remove_tree(disk, building)
-        if disk.is_directory(tpl + _NEW_LIST):
+        if disk.is_directory(new):
             if disk.is_directory(tpl):
-                remove_tree(disk, tpl + _NEW_LIST)
+                remove_tree(disk, new)
             else:
-                disk.rename(tpl + _NEW_LIST, tpl)
+                disk.rename(new, tpl)
         disk.sync_directory(directory.root)
 
     @contextlib.contextmanager
@@ -217,7 +216,9 @@ class StoreResize(AbstractContextManager["StoreResize"]):
                 entry = self._entries[name]
                 plans.append(self._plan(name, self._directory.journal(entry.journal_id), entry, choose))
             if prepared_list:
-                plans.append(self._plan(TPL_NAME, self._directory.prepared_list, None, choose))
+                is_new = unfinished_list(self._disk, self._directory.root) is Unfinished.NEW_LIST  # read only
+                path = self._directory.part(NEW_LIST) if is_new else self._directory.prepared_list
+                plans.append(self._plan(TPL_NAME, path, None, choose))
         return plans
 
     def _plan(self, name: str, path: str, entry: QueueEntry | None, choose: Choose) -> JournalPlan:
@@ -328,7 +329,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
                 mark_deleted(disk, each.path)
                 disk.rename(each.path, directory.journal(each.moved.journal_id))
             else:
-                disk.rename(each.path, directory.prepared_list + _NEW_LIST)
+                disk.rename(each.path, directory.part(NEW_LIST))
         for path in (journals, directory.root, building):
             disk.sync_directory(path)
         for each in built:
@@ -341,7 +342,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         directory, old = self._directory, built.plan.source.journal.path
         if built.moved is None:
             kept = directory.set_aside(old, KEPT)
-            self._disk.rename(old + _NEW_LIST, old)
+            self._disk.rename(directory.part(NEW_LIST), old)
             self._disk.sync_directory(directory.root)
             return kept
         self._catalogue.replace_queue(built.moved)

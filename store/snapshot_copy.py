@@ -47,7 +47,8 @@ from store.journal.directory import INFO_SUFFIX, data_path
 from store.journal.storage import write_creation_header
 from store.key_value import CatalogueError
 from store.snapshot import JournalSnapshot, Snapshot
-from store.store_directory import DISCARDED, LOCK, NEW, StoreDirectory, remove_tree
+from store.store_directory import LOCK, StoreDirectory, remove_tree
+from store.unfinished import DISCARDED, NEW
 from store.writable_disk import WritableDisk, WritableFile
 
 #: Called now and then with the bytes of journals that are copied, and those that are to be.

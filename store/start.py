@@ -44,10 +44,9 @@ from store.queue_journal import TPL_NAME, QueueJournal
 from store.rebuild import rebuild
 from store.store_directory import StoreDirectory
 from store.taking_up import journal_info, take_up
+from store.unfinished import NEW_LIST
 
 Log = Callable[[LogLine], None]
-
-_NEW = ".new"  # behind the prepared list's name: one that is being built anew
 
 
 class RecoveredMessage(NamedTuple):
@@ -188,7 +187,7 @@ class Start:
 
     def _take_up_prepared_list(self) -> tuple[QueueJournal, list[PreparedTransaction]]:
         path = self._directory.prepared_list
-        if not self._disk.is_directory(path) and self._disk.is_directory(path + _NEW):
+        if not self._disk.is_directory(path) and self._disk.is_directory(self._directory.part(NEW_LIST)):
             self._finish_prepared_list()
         walked = self._walk(path, TPL_NAME)
         if walked is None:
@@ -213,7 +212,8 @@ class Start:
     def _rebuild_prepared_list(self, walked: _Walked) -> _Walked:
         """Build the list anew, and keep the damaged one. Where there is only a `tpl.new`, that is whole."""
         path = self._directory.prepared_list
-        self._rebuild(path + _NEW, walked, self._tpl_info(walked.journal.files.geometry, walked.journal.info))
+        info = self._tpl_info(walked.journal.files.geometry, walked.journal.info)
+        self._rebuild(self._directory.part(NEW_LIST), walked, info)
         self._disk.sync_directory(self._directory.root)
         self._directory.set_aside(path, "quarantine")
         self._finish_prepared_list()
@@ -221,7 +221,7 @@ class Start:
 
     def _finish_prepared_list(self) -> None:
         path = self._directory.prepared_list
-        self._disk.rename(path + _NEW, path)
+        self._disk.rename(self._directory.part(NEW_LIST), path)
         self._disk.sync_directory(self._directory.root)
 
     # ---- queues ----
@@ -283,9 +283,9 @@ class Start:
         if found.removed:
             disk.sync_directory(parent)
         for aside in found.aside:
-            target = self._directory.set_aside(aside.path, "orphans")
+            target = self._directory.set_aside(aside.path, aside.parent)
             text = f"{aside.path}: {aside.what}; it is kept in {target}: see qstore-check {self._directory.path}"
-            self._log(LogLine(Level.WARNING, printable(text)))
+            self._log(LogLine(Level.WARNING if aside.is_loss else Level.NOTICE, printable(text)))
         for lost in found.lost:
             self._catalogue.create_queue(lost.entry)
             self.queues.append(self._take_up_queue(lost.entry, outcomes, lost.renamed))

@@ -41,11 +41,10 @@ from store.key_value import CatalogueError, KeyValue
 from store.queue_journal import TPL_NAME
 from store.topology import NAME as TOPOLOGY
 from store.topology import batch_of
+from store.unfinished import CONVERTED, DISCARDED, LIST, NEW, ROOT, STORE, Unfinished, unfinished_stores
 from store.writable_disk import DiskLock, WritableDisk
 
-_ROOT: Final = "rhm"
-NEW, DISCARDED, CONVERTED, LOCK = "rhm.new", "rhm.discarded", "rhm.version-1", "rhm.lock"
-_STORE = "STORE"
+LOCK: Final = "rhm.lock"
 _LEAST_ROOM: Final = 1 << 16  # bytes for records behind the snapshot in a new topology file; at least as much again
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,7 +75,7 @@ class StoreDirectory:
         self._disk: WritableDisk = environment.disk
         self._software_version = software_version
         self.path = path
-        self.root = self.below(_ROOT)
+        self.root = self.below(ROOT)
 
     def below(self, *names: str) -> str:
         """A path below the store directory."""
@@ -98,7 +97,7 @@ class StoreDirectory:
     @property
     def prepared_list(self) -> str:
         """The directory of the prepared list's journal."""
-        return posixpath.join(self.root, "tpl")
+        return posixpath.join(self.root, LIST)
 
     @property
     def _salvage_advice(self) -> str:
@@ -140,19 +139,16 @@ class StoreDirectory:
         """
         self._disk.sync_directory(self.path)  # a crash may have come between a rename and this
         names = self._disk.names(self.path)
-        if _ROOT not in names:
+        if ROOT not in names:
             with contextlib.suppress(PermissionError):  # likewise, where it was made for this store
                 self._disk.sync_directory(self._parent)
-        if NEW in names:
-            whole = self._disk.is_file(self.below(NEW, _STORE))
-            if whole and _ROOT not in names:
-                self._disk.sync_directory(self.below(NEW))  # its STORE file may be nowhere but in memory
-                self._disk.rename(self.below(NEW), self.root)
+        for path, state in unfinished_stores(self._disk, self.path).items():
+            if state is Unfinished.NEW_STORE:
+                self._disk.sync_directory(path)  # its STORE file may be nowhere but in memory
+                self._disk.rename(path, self.root)
                 self._disk.sync_directory(self.path)
             else:
-                remove_tree(self._disk, self.below(NEW))
-        if DISCARDED in names:
-            remove_tree(self._disk, self.below(DISCARDED))
+                remove_tree(self._disk, path)
 
     def look(self) -> Found:
         """What there is.
@@ -161,7 +157,7 @@ class StoreDirectory:
             StoreError: a store of a newer version, a linearstore, or something else that cannot be opened.
         """
         if not self._disk.is_directory(self.root):
-            if _ROOT in self._disk.names(self.path):
+            if ROOT in self._disk.names(self.path):
                 raise StoreError(f"{self.root}: this is no store, it is no directory; move it elsewhere first")
             if self._disk.is_directory(self.below("qls")):
                 raise StoreError(
@@ -171,7 +167,7 @@ class StoreDirectory:
         names = self._disk.names(self.root)
         if not names:
             return Found.NOTHING
-        if _STORE in names:
+        if STORE in names:
             self.read_mark()
             return Found.VERSION_2
         if "catalogue" in names or TOPOLOGY in names:
@@ -288,7 +284,7 @@ class StoreDirectory:
 
     def read_mark(self) -> store_file.StoreFile:
         """What the STORE file says. Raises StoreError."""
-        path = posixpath.join(self.root, _STORE)
+        path = posixpath.join(self.root, STORE)
         try:
             return store_file.decode(read_whole(self._disk, path, store_file.MAX_SIZE + 1))
         except store_file.StoreFileError as error:
@@ -301,7 +297,7 @@ class StoreDirectory:
         marked_at = _EPOCH + timedelta(microseconds=self._environment.clock() // 1000)
         version = self._software_version
         content = store_file.encode(store_file.StoreFile(store_id, clean, marked_at, version, close_record))
-        self.replace(_STORE, content)
+        self.replace(STORE, content)
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a small file in the store's directory, whole or not at all. Raises OSError."""

@@ -34,7 +34,8 @@ from store.recover.plan import OrphanPolicy, Plan, costs
 from store.recover.salvage import Salvage, keep_aside
 from store.recover.verify import verify
 from store.store_build import BuiltQueue, QueueToBuild, StoreBuild
-from store.store_directory import DISCARDED, LOCK, NEW, StoreDirectory, remove_tree
+from store.store_directory import LOCK, StoreDirectory, remove_tree
+from store.unfinished import DISCARDED, NEW
 from store.version_1_build import Version1Build, highest_kept_rid
 from store.version_1_journal import JournalPlaces
 from store.writable_disk import DiskLock, WritableDisk

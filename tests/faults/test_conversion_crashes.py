@@ -30,8 +30,9 @@ from store.log_lines import Level, LogLine
 from store.offline import open_store
 from store.parameters import OnDamage, StoreParameters
 from store.prepared import prepared_transactions
-from store.store_directory import CONVERTED, Found, StoreDirectory
+from store.store_directory import Found, StoreDirectory
 from store.sync.inline import InlineSync
+from store.unfinished import CONVERTED
 from store.wiring import Wiring, catalogue_wiring
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue

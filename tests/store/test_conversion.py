@@ -28,7 +28,8 @@ from store.key_value import RocksKeyValue
 from store.log_lines import Level, LogLine
 from store.offline import open_store
 from store.parameters import OnDamage
-from store.store_directory import CONVERTED, Found
+from store.store_directory import Found
+from store.unfinished import CONVERTED
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder

@@ -20,7 +20,7 @@ from store.errors import StoreDamagedError, StoreError
 from store.journal.enqueue_map import LIVE
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage
-from store.store_directory import CONVERTED
+from store.unfinished import CONVERTED
 from store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, snapshot

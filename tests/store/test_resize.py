@@ -12,10 +12,11 @@ from formats.rhm.jinf import decode_jinf
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
 from store.parameters import StoreParameters
-from store.resize import KEPT, StoreResize
+from store.resize import StoreResize
 from store.resize_plan import JournalPlan, content_of, larger_geometries
 from store.start import RecoveredMessage
 from store.transactions import Dequeue
+from store.unfinished import KEPT
 from tests.support.fixtures import snapshot
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
 

@@ -160,12 +160,13 @@ def _of_store(source: Input, queues: frozenset[str] | None) -> Iterator[Stretch]
 
 
 def _remnants(source: Input, kind: StoreKind, opened: OpenedJournals) -> frozenset[str]:
-    """Paths of what a crash left of queues being made or deleted. The catalogue is asked only if there may be some."""
-    may_be = (each.is_being_deleted or (each.files.format is None and each.damage) for each in opened.journals)
-    if kind is not StoreKind.VERSION_2 or not any(may_be):
+    """Paths of what a kill left of work on journals. The catalogue is asked only if there may be some."""
+    may_be = [each.is_being_deleted or (each.files.format is None and each.damage) for each in opened.journals]
+    numbers = [each.info.queue_id for each in opened.journals if each.info is not None]
+    if kind is not StoreKind.VERSION_2 or not (any(may_be) or len(set(numbers)) < len(numbers)):
         return frozenset()
     with opened_store(source) as store:
-        return frozenset(each.path for each in store.remnants())
+        return frozenset(store.unfinished())
 
 
 def _named(opened: OpenedJournals, kind: StoreKind) -> list[Journal]:

@@ -73,9 +73,9 @@ def _files(source: Input, store: OfflineStore) -> Iterator[Row]:
         yield {**common, **_damage_row(source, damage, None)}
     for notice in store.notices:
         yield {**common, "kind": "notice", "queue": None, "reason": notice}
-    remnants = store.remnants()
+    remnants = store.unfinished()
     for journal in store.named_journals():
-        if journal in remnants:
+        if journal.path in remnants:
             continue
         for age, file in enumerate(journal.stream.files):
             yield {**common, **_file_row(source, journal, age, file)}

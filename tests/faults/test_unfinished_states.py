@@ -1,0 +1,178 @@
+"""Every state that a kill leaves of a resize, a conversion, a rebuild, a recovery: what the tools that read make of it.
+
+The disk is a real one, and so is the catalogue: before each change of a name in the store the whole of it is copied, as
+a kill would leave it there. In each copy nothing is damaged, nothing counts twice, nothing is missing, whoever looks.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from formats.rhm.geometry import Geometry
+from store.environment import Environment, tool_environment
+from store.log_lines import Level, LogLine
+from store.message_store import MessageStore
+from store.parameters import StoreParameters
+from store.resize import StoreResize
+from store.writable_disk import OsWritableDisk
+from tests.support.dump import dump
+from tests.support.fixtures import CopyOpener
+from tests.support.opened_store import PARAMETERS
+from tests.support.planted_damage import check
+from tests.support.recover_runs import invoke
+
+Messages = Counter[tuple[str, str, str]]
+VERSION: Final = "0.1.0"
+MARKS: Final = ("STORE", "CONVERTED", "deleted")
+
+
+class CopyingDisk(OsWritableDisk):
+    """Copies a directory before each change of names in it, if its directories and marks are not those of a copy."""
+
+    def __init__(self, watched: Path, copies: Path) -> None:
+        self._watched, self._copies = watched, copies
+        self._seen: set[frozenset[str]] = set()
+        self.states: list[Path] = []
+
+    def look(self) -> None:
+        """Copy it, if it is worth it."""
+        if not self._watched.exists():
+            return
+        shape = frozenset(filter(None, map(self._told, self._watched.rglob("*"))))
+        if shape in self._seen:
+            return
+        self._seen.add(shape)
+        self.states.append(self._copies / f"{len(self.states):03}")
+        shutil.copytree(self._watched, self.states[-1], symlinks=True)
+
+    def _told(self, path: Path) -> str:
+        """What makes a state another one: directories, marks, and how much RocksDB's log has; not a journal's files."""
+        name = str(path.relative_to(self._watched))
+        if "/catalogue/" in name:
+            return f"{name} {path.stat().st_size}" if path.suffix == ".log" else ""
+        return name if path.is_dir() or path.name in MARKS or path.suffix == ".jinf" else ""
+
+    def rename(self, source: str, target: str) -> None:
+        self.look()
+        super().rename(source, target)
+        self.look()
+
+    def remove(self, path: str) -> None:
+        self.look()
+        super().remove(path)
+        self.look()
+
+    def remove_directory(self, path: str) -> None:
+        self.look()
+        super().remove_directory(path)
+        self.look()
+
+    def make_directory(self, path: str) -> None:
+        super().make_directory(path)
+        self.look()
+
+    def sync_directory(self, path: str) -> None:
+        self.look()
+        super().sync_directory(path)
+
+
+def messages(path: Path) -> Messages:
+    """What a restart would deliver."""
+    shown = dump(path, "--outstanding", "--json")
+    assert (shown.code, shown.lines("damage")) == (0, []), shown.lines("damage")
+    return Counter((line["queue"], line["state"], line["body_sha256"]) for line in shown.lines("message"))
+
+
+def opened(path: Path) -> Iterator[LogLine]:
+    """Start and stop the store. Yields what it logs."""
+    lines: list[LogLine] = []
+    MessageStore(tool_environment(), str(path), PARAMETERS, VERSION, log=lines.append).close()
+    yield from lines
+
+
+def assert_sound(states: list[Path], expected: Messages, recovered: Path) -> Counter[str]:
+    """In each state nothing is damaged, missing, or there twice. Returns how often each notice was there."""
+    told: Counter[str] = Counter()
+    for state in states:
+        checked = check(state)
+        assert (checked.code, checked.lines("damage")) == (0, []), (state, checked.lines("damage"), checked.errors)
+        told.update(line["text"].partition(": ")[2] for line in checked.lines("notice"))
+        assert messages(state) == expected, state
+        for policy in ("report", "recover"):
+            recovery = invoke(state, recovered, "--orphans", policy)
+            assert recovery.report.code == 0, recovery.report.lines()
+            assert recovery.summary["messages"] + recovery.summary["in_doubt"] == sum(expected.values()), state
+            shutil.rmtree(recovered)
+        critical = [line.text for line in opened(state) if line.level is Level.CRITICAL]
+        assert critical == [], state
+        assert messages(state) == expected, state
+        assert not (state / "rhm/orphans").exists()
+    return told
+
+
+@pytest.fixture
+def old(copies: CopyOpener) -> Iterator[Path]:
+    """qpidd's store with transactions in doubt."""
+    with copies("legacy-d-dtx").copy() as copy:
+        yield copy.path
+
+
+@pytest.fixture
+def store(old: Path) -> Path:
+    """The same, converted."""
+    list(opened(old))
+    shutil.rmtree(old / "rhm.version-1")
+    return old
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Callable[[Path], tuple[CopyingDisk, Environment]]:
+    def make(path: Path) -> tuple[CopyingDisk, Environment]:
+        disk = CopyingDisk(path, tmp_path / "states")
+        return disk, replace(tool_environment(), disk=disk)
+
+    return make
+
+
+def test_a_conversion(old: Path, watched: Any, tmp_path: Path) -> None:
+    expected = messages(old)
+    disk, environment = watched(old)
+    MessageStore(environment, str(old), PARAMETERS, VERSION, log=lambda _: None).close()
+    names = [frozenset(path.name for path in state.iterdir()) for state in disk.states]
+    assert any({"rhm.version-1", "rhm.new"} <= each and "rhm" not in each for each in names), "between the two renames"
+    told = assert_sound(disk.states, expected, tmp_path / "recovered")
+    assert any("has not got its name yet" in text for text in told)
+
+
+def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
+    expected = messages(store)
+    disk, environment = watched(store)
+    with StoreResize(environment, str(store), StoreParameters(), VERSION) as resize:
+        plans = resize.plan(resize.queues, lambda *_: Geometry.from_pages(5, 9), prepared_list=True)
+        resize.resize(plans)
+        resize.discard_old()
+    told = assert_sound(disk.states, expected, tmp_path / "recovered")
+    assert any("was replaced by another one" in text for text in told), "behind the switch"
+    assert any("a resize that was cut short" in text for text in told), "before it"
+    assert any("prepared list, whole" in text for text in told)
+
+
+def test_a_store_that_is_made_and_truncated(watched: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    disk, environment = watched(path)
+    for truncate in (False, True):
+        parameters = replace(PARAMETERS, truncate=truncate)
+        MessageStore(environment, str(path), parameters, VERSION, log=lambda _: None).close()
+    for state in disk.states:
+        checked = check(state)
+        assert checked.code in (0, 2), checked.lines()
+        assert checked.lines("damage") == []
+        assert not [line for line in opened(state) if line.level is Level.CRITICAL]
+        assert check(state).code == 0
