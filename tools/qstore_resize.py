@@ -30,8 +30,8 @@ from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
 from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
 from tools.names import unescape_name
-from tools.resize.report import discarded_object, plan_object, print_plans, summary_object
-from tools.resize.wishes import by_rule, same_for_all
+from tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
+from tools.resize.wishes import ByRule, recommended_sizes, same_for_all
 from tools.size.tables import print_line
 
 _LEAST_FILES = 4  # of num-jfiles
@@ -41,7 +41,8 @@ _EPILOG = """
 Examples:
 qstore-resize /var/lib/qstore orders --num-jfiles 16 --jfile-size-pgs 64
 qstore-resize /var/lib/qstore orders bills --jfile-size-pgs 256 --dry-run
-qstore-resize /var/lib/qstore --auto              every queue, as qstore-size --from recommends
+qstore-resize /var/lib/qstore --auto              larger where qstore-size --from recommends it
+qstore-resize /var/lib/qstore --auto --shrink     smaller, too
 qstore-resize /var/lib/qstore --tpl --num-jfiles 8 --jfile-size-pgs 48
 qstore-resize /var/lib/qstore --discard-old       remove the old journals, when all is well
 
@@ -49,6 +50,7 @@ qstore-resize /var/lib/qstore --discard-old       remove the old journals, when 
 The broker must not run. All messages and open transactions move; a kill at any moment leaves each queue with its old
 journal or with the new one, whole. Old journals are kept in STORE/rhm/resized until --discard-old.
 A store of qpidd's own (version 1) is not changed by this command: see qpid-store-resize.
+With --auto a journal that is larger than recommended is left as it is (result "would shrink"), which is no error.
 Exit codes: 0 done, 1 it does not fit, or a journal is damaged, and nothing was changed, 2 unusable input.
 """
 
@@ -60,6 +62,7 @@ class _Asked(NamedTuple):
         names: the queues; none for all.
         choose: what their journals are to be; None where old ones are only to be removed, or with `auto`.
         auto: they are to be what the sizing rule says.
+        shrink: with `auto`, even if that is less than they have.
         prepared_list: the prepared list, too.
         dry_run: show only what would be done.
         discard_old: remove old journals.
@@ -69,6 +72,7 @@ class _Asked(NamedTuple):
     names: tuple[str, ...]
     choose: Choose | None
     auto: bool
+    shrink: bool
     prepared_list: bool
     dry_run: bool
     discard_old: bool
@@ -89,8 +93,9 @@ class _Asked(NamedTuple):
 @click.option(
     "--auto",
     is_flag=True,
-    help="The size that qstore-size recommends for the messages that are there; none, no change.",
+    help="The size that qstore-size recommends for the messages that are there, where it is larger; none, no change.",
 )
+@click.option("--shrink", is_flag=True, help="With --auto: the recommended size also where it is smaller.")
 @click.option("--tpl", is_flag=True, help="The transaction prepared list; without QUEUE, only that.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing.")
 @click.option("--discard-old", is_flag=True, help="Remove the old journals of the queues named, or all; at the end.")
@@ -105,6 +110,7 @@ def command(
     num_jfiles: int | None,
     jfile_size_pgs: int | None,
     auto: bool,
+    shrink: bool,
     tpl: bool,
     dry_run: bool,
     discard_old: bool,
@@ -117,6 +123,8 @@ def command(
     given = num_jfiles is not None or jfile_size_pgs is not None
     if auto and given:
         raise click.UsageError("--auto takes the sizes from the sizing rule; leave --num-jfiles, --jfile-size-pgs out.")
+    if shrink and not auto:
+        raise click.UsageError("--shrink goes with --auto; --num-jfiles and --jfile-size-pgs need no leave to shrink.")
     if auto and tpl:
         raise click.UsageError("--auto sizes for messages; give --num-jfiles or --jfile-size-pgs with --tpl.")
     if not (auto or given or discard_old):
@@ -127,7 +135,7 @@ def command(
     try:
         choose = same_for_all(num_jfiles, jfile_size_pgs) if given else None
         names = tuple(dict.fromkeys(map(unescape_name, queues)))
-        context.exit(_run(path, _Asked(names, choose, auto, tpl, dry_run, discard_old, as_json)))
+        context.exit(_run(path, _Asked(names, choose, auto, shrink, tpl, dry_run, discard_old, as_json)))
     except UnusableInputError as error:
         fail("qstore-resize", str(error))
     except StoreDamagedError as error:
@@ -171,12 +179,15 @@ def _run(path: str, asked: _Asked) -> int:
     plans: list[JournalPlan] = []
     kept: Mapping[str, str] | None = None
     discarded: list[str] = []
+    rule: ByRule | None = None
     with StoreResize(environment, path, StoreParameters(), version, read_only=asked.dry_run, log=_warn) as resize:
         for name in asked.names:
             if name not in resize.queues:
                 raise StoreError(f'{path}: there is no queue "{name}" here')
         names = asked.names or ([] if asked.prepared_list else list(resize.queues))
-        choose = by_rule(environment.disk, path) if asked.auto else asked.choose
+        if asked.auto:
+            rule = ByRule(recommended_sizes(environment.disk, path), asked.shrink)
+        choose = rule or asked.choose
         if choose is not None:
             plans = resize.plan(names, choose, prepared_list=asked.prepared_list)
         fits = all(plan.fits for plan in plans)
@@ -185,7 +196,8 @@ def _run(path: str, asked: _Asked) -> int:
             if asked.discard_old:
                 all_of_them = not asked.names and not asked.prepared_list
                 discarded = resize.discard_old(None if all_of_them else names, prepared_list=asked.prepared_list)
-    _show(plans, kept, discarded, asked)
+    smaller = {} if rule is None else {plan.name: rule.not_shrunk(plan.name, plan.before) for plan in plans}
+    _show(plans, kept, discarded, {name: size for name, size in smaller.items() if size is not None}, asked)
     return 0 if fits else EXIT_DAMAGE
 
 
@@ -200,22 +212,25 @@ def _progress(name: str) -> None:
 
 
 def _show(
-    plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, discarded: Sequence[str], asked: _Asked
+    plans: Sequence[JournalPlan],
+    kept: Mapping[str, str] | None,
+    discarded: Sequence[str],
+    left: Left,
+    asked: _Asked,
 ) -> None:
     if asked.as_json:
         lines = JsonLines(sys.stdout.buffer)
         for plan in plans:
-            lines.show(plan_object(plan, kept))
+            lines.show(plan_object(plan, kept, left))
         for path in discarded:
             lines.show(discarded_object(path))
-        lines.show(summary_object(plans, kept, discarded))
+        lines.show(summary_object(plans, kept, discarded, left))
         lines.flush()
         return
     console = Console()
     # Old journals that are gone again are no longer kept.
-    print_plans(
-        console, plans, None if kept is None else {name: at for name, at in kept.items() if at not in discarded}
-    )
+    still_kept = None if kept is None else {name: at for name, at in kept.items() if at not in discarded}
+    print_plans(console, plans, still_kept, left)
     for path in discarded:
         print_line(console, f"removed {printable(path)}")
     if asked.discard_old and not discarded:

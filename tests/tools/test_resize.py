@@ -48,7 +48,15 @@ def test_all_queues_and_the_prepared_list_then_the_dump_is_the_same(store: Path)
     result = resize(store, "--num-jfiles", 6, "--jfile-size-pgs", 40, "--json")
     assert result.exit_code == 0, result.output
     *journals, summary = lines(result)
-    assert summary == {"kind": "summary", "resized": 3, "planned": 0, "unchanged": 0, "too_small": 0, "discarded": 0}
+    assert summary == {
+        "kind": "summary",
+        "resized": 3,
+        "planned": 0,
+        "unchanged": 0,
+        "would_shrink": 0,
+        "too_small": 0,
+        "discarded": 0,
+    }
     for journal in journals:
         assert journal["after"] == {"num_jfiles": 6, "jfile_size_pgs": 40, "capacity": 6 * 40 * 65536}
         assert Path(journal["kept"]).is_dir()
@@ -78,12 +86,36 @@ def test_auto_is_what_qstore_size_recommends(store: Path) -> None:
         if line["kind"] == "queue_size"
     }
     before = dumped(store)
-    *journals, _ = lines(resize(store, "--auto", "--json"))
+    *journals, _ = lines(resize(store, "--auto", "--shrink", "--json"))
     assert {each["queue"]: each["after"]["jfile_size_pgs"] for each in journals} == {
         name: choice["jfile_size_pgs"] for name, choice in wanted.items()
     }
     assert {each["after"]["num_jfiles"] for each in journals} == {8}
     assert dumped(store) == before
+
+
+def test_auto_makes_no_journal_smaller_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    opened = OpenedStore(tool_environment(), path)
+    quiet, busy = opened.make_queue("quiet", Geometry.from_pages(8, 128)), opened.make_queue("busy")
+    for number in range(11):
+        opened.enqueue(quiet, bytes([number]) * 100)
+        opened.enqueue(busy, bytes([number]) * 15_000)
+    opened.flush(quiet, busy)
+    opened.store.close({})
+    for options in (("--dry-run",), ()):
+        result = resize(path, "--auto", *options)
+        assert result.exit_code == 0, result.output
+        assert "quiet: left at 8 x 128 pages; 8 x 1 page would do for the messages that are there now" in result.output
+    *journals, summary = lines(resize(path, "--auto", "--json"))
+    results = {each["queue"]: (each["result"], each["after"]["jfile_size_pgs"]) for each in journals}
+    assert results == {"quiet": ("would-shrink", 128), "busy": ("unchanged", 1)}
+    assert journals[0]["recommended_smaller"]["num_jfiles"] == 8
+    assert (summary["would_shrink"], summary["resized"]) == (1, 0)
+    assert [each["after"]["num_jfiles"] for each in journals] == [8, 8], "the busy one had 4, and got larger before"
+    *journals, summary = lines(resize(path, "--auto", "--shrink", "--json"))
+    assert journals[0]["result"] == "resized"
+    assert journals[0]["after"]["jfile_size_pgs"] == 1
 
 
 def test_auto_leaves_a_queue_without_messages(tmp_path: Path) -> None:
@@ -145,6 +177,7 @@ def test_the_directory_rhm_does_as_well(store: Path) -> None:
     [
         ((), "say what size: --num-jfiles and --jfile-size-pgs, or --auto; or --discard-old."),
         (("--auto", "--num-jfiles", 5), "--auto takes the sizes from the sizing rule"),
+        (("--shrink", "--num-jfiles", 5), "--shrink goes with --auto"),
         (("--auto", "--tpl"), "--auto sizes for messages"),
         (("--discard-old", "--dry-run"), "--dry-run does not go with --discard-old."),
         (("--num-jfiles", 3), "3 is not in the range 4<=x<=64"),

@@ -29,20 +29,25 @@ _COLUMNS = (
 )
 
 
-def result_of(plan: JournalPlan, kept: Mapping[str, str] | None) -> str:
+#: A queue's name -> the smaller geometry that is recommended for it, and was not taken.
+Left = Mapping[str, Geometry]
+
+
+def result_of(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> str:
     """What became of a journal, or would: `kept` is None where nothing was done."""
     if not plan.fits:
         return "too-small"
     if not plan.is_change:
-        return "unchanged"
+        return "would-shrink" if plan.name in left else "unchanged"
     return "planned" if kept is None else "resized"
 
 
 # ---- for programs ----
 
 
-def plan_object(plan: JournalPlan, kept: Mapping[str, str] | None) -> Object:
+def plan_object(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> Object:
     """One journal as one JSON object."""
+    smaller = left.get(plan.name)
     return {
         "kind": "journal",
         "role": "prepared-list" if plan.entry is None else "queue",
@@ -52,7 +57,8 @@ def plan_object(plan: JournalPlan, kept: Mapping[str, str] | None) -> Object:
         "live_bytes": plan.live_bytes,
         "before": _geometry_object(plan.before),
         "after": _geometry_object(plan.after),
-        "result": result_of(plan, kept),
+        "result": result_of(plan, kept, left),
+        "recommended_smaller": None if smaller is None else _geometry_object(smaller),
         "would_fit": [_geometry_object(geometry) for geometry in plan.would_fit],
         "kept": None if kept is None else kept.get(plan.name),
     }
@@ -63,10 +69,13 @@ def discarded_object(path: str) -> Object:
     return {"kind": "discarded", "file": path}
 
 
-def summary_object(plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, discarded: Sequence[str]) -> Object:
+def summary_object(
+    plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, discarded: Sequence[str], left: Left
+) -> Object:
     """All of it in numbers."""
-    results = [result_of(plan, kept) for plan in plans]
-    counts = {name.replace("-", "_"): results.count(name) for name in ("resized", "planned", "unchanged", "too-small")}
+    results = [result_of(plan, kept, left) for plan in plans]
+    names = ("resized", "planned", "unchanged", "would-shrink", "too-small")
+    counts = {name.replace("-", "_"): results.count(name) for name in names}
     return {"kind": "summary", **counts, "discarded": len(discarded)}
 
 
@@ -81,14 +90,17 @@ def _geometry_object(geometry: Geometry) -> Object:
 # ---- for people ----
 
 
-def print_plans(console: Console, plans: Sequence[JournalPlan], kept: Mapping[str, str] | None) -> None:
-    """A line for each journal, then where the old ones are."""
+def print_plans(console: Console, plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, left: Left) -> None:
+    """A line for each journal, then what does not fit, what was left larger, and where the old ones are."""
     if not plans:
         return
-    print_table(console, _COLUMNS, [_row(plan, kept) for plan in plans])
+    print_table(console, _COLUMNS, [_row(plan, kept, left) for plan in plans])
     for plan in plans:
         if not plan.fits:
             print_line(console, too_small_text(plan))
+        elif plan.name in left:
+            what = f"{_cell(left[plan.name])} would do for the messages that are there now"
+            print_line(console, f"{printable(plan.name)}: left at {_cell(plan.before)}; {what}: --shrink takes that")
     for path in (kept or {}).values():
         print_line(console, f"The old journal is kept in {printable(path)}, until --discard-old.")
 
@@ -103,7 +115,7 @@ def too_small_text(plan: JournalPlan) -> str:
     )
 
 
-def _row(plan: JournalPlan, kept: Mapping[str, str] | None) -> list[str]:
+def _row(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> list[str]:
     return [
         printable(plan.name),
         f"{plan.messages:,}",
@@ -112,7 +124,7 @@ def _row(plan: JournalPlan, kept: Mapping[str, str] | None) -> list[str]:
         _cell(plan.before),
         _cell(plan.after),
         human(plan.after.capacity),
-        result_of(plan, kept).replace("-", " "),
+        result_of(plan, kept, left).replace("-", " "),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from formats.rhm.geometry import PAGE_SIZE, Geometry
 from store.disk import Disk
@@ -23,18 +23,37 @@ def same_for_all(files: int | None, pages: int | None) -> Choose:
     return choose
 
 
-def by_rule(disk: Disk, path: str) -> Choose:
+@dataclass(frozen=True, slots=True)
+class ByRule:
     """What `qstore-size --from` recommends for each queue; one without messages stays as it is.
+
+    The messages that are there now need not be all that a queue was made for: no journal gets smaller unasked.
+
+    Attributes:
+        recommended: the geometries, by the queues' names.
+        may_shrink: whether a journal may get smaller.
+    """
+
+    recommended: Mapping[str, Geometry]
+    may_shrink: bool
+
+    def __call__(self, name: str, before: Geometry) -> Geometry | None:
+        """What the journal of queue `name` is to be; None for as it is."""
+        return None if self.not_shrunk(name, before) is not None else self.recommended.get(name)
+
+    def not_shrunk(self, name: str, before: Geometry) -> Geometry | None:
+        """The geometry that is recommended, where it is not taken because it is smaller."""
+        wanted = self.recommended.get(name)
+        return wanted if wanted is not None and not self.may_shrink and wanted.capacity < before.capacity else None
+
+
+def recommended_sizes(disk: Disk, path: str) -> dict[str, Geometry]:
+    """What `qstore-size --from` recommends for each queue that has messages.
 
     Raises:
         UnusableInputError: there is nothing that could be read as a store.
         OSError: it cannot be read.
     """
-    recommended: Mapping[str, Geometry] = _recommended(disk, path)
-    return lambda name, _: recommended.get(name)
-
-
-def _recommended(disk: Disk, path: str) -> dict[str, Geometry]:
     store = open_store(disk, path)
     found = {}
     for queue in store.recover().queues:
