@@ -40,7 +40,7 @@ from store.environment import Environment
 from store.errors import NameTakenError, StoreError
 from store.flusher import Flusher
 from store.held_directories import HeldDirectories
-from store.journal.storage import create_journal, mark_deleted, remove_journal, unmark_deleted
+from store.journal.storage import create_journal, mark_deleted, remove_journal, unmark_deleted, withdraw_journal
 from store.journal.writer_state import new_state
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
@@ -111,7 +111,12 @@ class Changes:
             )
             path = self._directory.journal(number)
             self._make_journal(path, info)
-            self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
+            try:
+                self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
+            except CatalogueError:
+                with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
+                    withdraw_journal(self._environment.disk, path, info.base_name)
+                raise
             self._names.add(Kind.QUEUE, number, record)
             return path, info
 

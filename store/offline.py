@@ -26,6 +26,7 @@ from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
+from store.journal.storage import is_withdrawn
 from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
 from store.opening import LOST_PREPARED_LIST, open_journals
 from store.prepared import PreparedTransaction, prepared_transactions
@@ -171,7 +172,7 @@ class OfflineStore:
     """
 
     def __init__(self, disk: Disk, layout: StoreLayout, holder: int | None = None) -> None:
-        self.layout = layout
+        self._disk, self.layout = disk, layout
         self.damage: list[Damage] = list(layout.damage)
         self.notices: list[str] = list(layout.notices)
         self.holder = holder
@@ -411,7 +412,10 @@ class OfflineStore:
             for queue in wiring.queues.values():
                 key = queue.record.name if queue.journal_id is None else str(queue.journal_id)
                 own = journals.pop(key, None)
-                if own is None and not self._is_out_of_reach(key):
+                path = posixpath.join(posixpath.dirname(self.layout.catalogue or ""), "jrnl", key)
+                if own is None and self.layout.catalogue is not None and is_withdrawn(self._disk, path):
+                    self.notices.append(Unfinished.WITHDRAWN_JOURNAL.notice(path))
+                elif own is None and not self._is_out_of_reach(key):
                     what = f'queue "{queue.record.name}" has no journal'
                     self.damage.append(Damage(self.layout.path, None, None, what, "its messages are lost"))
                 yield queue.record.name, queue.record, own

@@ -16,6 +16,7 @@ from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.linear_directory import open_line, open_linear_file
 from store.journal.linear_file import queue_name_of
+from store.journal.storage import is_withdrawn
 from store.layout import JournalPlace, StoreKind, StoreLayout
 
 TPL_NAME: Final = "TplStore"
@@ -113,6 +114,8 @@ class _Opening:
             self._opened.journals.append(journal)
 
     def _open(self, place: JournalPlace, consequence: str) -> Journal | None:
+        if self._layout.kind is StoreKind.VERSION_2 and is_withdrawn(self._disk, place.directory):
+            return None  # recovery tells it, if the catalogue knows the queue
         try:
             journal = self._open_directory(place)
         except (NotAJournalError, OSError) as error:

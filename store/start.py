@@ -34,7 +34,7 @@ from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.resumption import NotToBeTakenUpError, state_of
-from store.journal.storage import create_journal, remove_journal, unmark_deleted
+from store.journal.storage import create_journal, is_withdrawn, remove_journal, unmark_deleted
 from store.journal_build import described
 from store.leftovers import find_leftovers
 from store.log_lines import Level, LogLine, printable
@@ -44,7 +44,7 @@ from store.queue_journal import TPL_NAME, QueueJournal
 from store.rebuild import rebuild
 from store.store_directory import StoreDirectory
 from store.taking_up import journal_info, take_up
-from store.unfinished import NEW_LIST
+from store.unfinished import NEW_LIST, Unfinished
 
 Log = Callable[[LogLine], None]
 
@@ -236,6 +236,10 @@ class Start:
             raise StoreDamagedError(f"{self._directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
         self._log_mst(log_lines.mst_recovery_start(record.name))
         path = self._directory.journal(entry.journal_id)
+        if is_withdrawn(self._disk, path):
+            self._log(LogLine(Level.NOTICE, Unfinished.WITHDRAWN_JOURNAL.notice(path)))
+            remove_journal(self._disk, path)
+            self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
         walked = self._walk(path, record.name)
         if walked is not None and renamed is not None:
             walked.damage.append(renamed)

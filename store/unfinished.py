@@ -13,6 +13,9 @@
                                                                    not come to its switch: it is removed
     REPLACED_JOURNAL  no queue's journal, and the queue has one    a resize or a rebuild, behind its switch: all that
                       with a higher incarnation                    is in it is in the other. It is kept aside
+    WITHDRAWN_JOURNAL a queue's journal, marked as deleted,        a queue that was refused, since the catalogue could
+                      and without its info file                    not be written, and is in it all the same: it gets an
+                                                                   empty journal
 
 Nothing of this is damage. Nothing counts twice: of a queue's journals, of two lists, of two stores a reader has one.
 What is in `resized.new`, `resized`, `orphans` and `quarantine` is never read as a part of the store.
@@ -54,6 +57,10 @@ class Unfinished(Enum):
     REPLACED_JOURNAL = (
         "a journal that was replaced by another one, of another size or repaired, which has all that was in it; "
         "the next start keeps it aside"
+    )
+    WITHDRAWN_JOURNAL = (
+        "the journal of a queue that was refused because the catalogue could not be written, and is there all the "
+        "same; it is empty, and the next start makes it anew"
     )
 
     def notice(self, path: str) -> str:

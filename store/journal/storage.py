@@ -11,7 +11,8 @@ from formats.rhm.errors import RhmError
 from formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, encode_jinf
-from store.journal.directory import DELETED, data_path
+from store.disk import Disk
+from store.journal.directory import DELETED, INFO_SUFFIX, data_path
 from store.journal.step import Step
 from store.writable_disk import WritableDisk, WritableFile
 
@@ -88,6 +89,31 @@ def remove_journal(disk: WritableDisk, directory: str) -> None:
         disk.sync_directory(directory)
         disk.remove(posixpath.join(directory, DELETED))
     disk.remove_directory(directory)
+
+
+def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None:
+    """Give back the space of an empty journal whose queue was refused. Its mark stays, and its directory.
+
+    The catalogue's batch failed, and may be on the disk all the same. If the next start finds the queue in the
+    catalogue, `is_withdrawn` tells it that nothing is missing.
+
+    Raises:
+        OSError: the disk does not do it.
+    """
+    mark_deleted(disk, directory)
+    disk.remove(posixpath.join(directory, base_name + INFO_SUFFIX))
+    disk.sync_directory(directory)
+    for name in disk.names(directory):
+        if name != DELETED:
+            disk.remove(posixpath.join(directory, name))
+
+
+def is_withdrawn(disk: Disk, directory: str) -> bool:
+    """Whether `withdraw_journal` was begun: a deletion that was cut short leaves the info file of a known queue."""
+    if not disk.is_directory(directory):
+        return False
+    names = disk.names(directory)
+    return DELETED in names and not any(name.endswith(INFO_SUFFIX) for name in names)
 
 
 class JournalStorage:

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from formats.broker_records.wiring import Binding, Exchange
+from formats.broker_records.wiring import Binding, Exchange, Queue
+from formats.catalogue import QueueEntry
+from store.catalogue import Catalogue
 from store.check.check import check_store
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
 from store.held_directories import HeldDirectories
+from store.key_value import CatalogueError
 from store.log_lines import Level
 from store.offline import open_store
-from tests.support.opened_store import Calls, OpenedStore
+from tests.support.opened_store import GEOMETRY, Calls, OpenedStore
 
 
 def found_by_check(path: Path) -> tuple[list[str], list[str]]:
@@ -49,12 +52,47 @@ def test_a_deletion_that_was_cut_short(path: Path, left: str, monkeypatch: pytes
     damage, notices = found_by_check(path)
     assert damage == []
     if left != "the mark":
-        assert any("being deleted; the next start removes it" in notice for notice in notices)
+        assert any("left of a queue that was being deleted" in notice for notice in notices)
     again = OpenedStore(tool_environment(), path)
     assert not directory.exists()
     assert not [line for line in again.lines if line.level is Level.CRITICAL]
     assert not (path / "rhm/orphans").exists()
     again.store.close()
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_queue_that_the_catalogue_refuses_gives_back_its_space(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """Whether a batch that failed is on the disk, nobody knows before the next start."""
+    opened = OpenedStore(tool_environment(), path)
+    create = Catalogue.create_queue
+
+    def refuse(self: Catalogue, queue: QueueEntry) -> None:
+        if is_written:
+            create(self, queue)
+        raise CatalogueError("RocksDB cannot write: No space left on device")
+
+    monkeypatch.setattr(Catalogue, "create_queue", refuse)
+    for number in range(3):
+        calls = Calls()
+        opened.store.changes.create_queue(Queue(f"refused{number}"), GEOMETRY, calls)
+        opened.wait(calls)
+        assert isinstance(calls[0][1], StoreError)
+    left = [each for each in (path / "rhm/jrnl").rglob("*") if each.is_file()]
+    assert sum(each.stat().st_blocks for each in left) == 0
+    monkeypatch.undo()
+    opened.make_queue("orders")
+    opened.store.close()
+
+    damage, notices = found_by_check(path)
+    assert damage == []
+    assert sum("queue that was refused" in notice for notice in notices) == 3 * is_written
+    again = OpenedStore(tool_environment(), path)
+    assert not [line for line in again.lines if line.level is Level.CRITICAL]
+    assert len(again.recovered()) == 1 + 3 * is_written
+    again.store.close()
+    assert found_by_check(path)[0] == []
 
 
 def test_a_deletion_that_did_not_happen(path: Path) -> None:
