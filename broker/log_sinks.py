@@ -158,6 +158,8 @@ _SYSLOG_LEVELS: Final = ("INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL")
 
 def _file_handler(path: str) -> logging.Handler:
     try:
+        if Path(path).is_fifo():
+            raise LogError(f"{path}: the log cannot be written: it is a FIFO, which would have to be waited for")
         return _FileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise _unwritable(path, error) from error

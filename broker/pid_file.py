@@ -7,9 +7,11 @@ used again for another process is never taken for the broker's.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import stat
 import time
 from pathlib import Path
 from typing import Final
@@ -18,6 +20,7 @@ _RETRIES: Final = 20
 _PAUSE_SECONDS: Final = 0.01  # whoever only looks holds the lock for microseconds
 _NUMBER: Final = re.compile(rb"[0-9]{1,10}")
 _MAX_BYTES: Final = 64
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO is refused, and not waited for
 
 
 class PidFile:
@@ -43,8 +46,9 @@ class PidFile:
 
     def _take(self) -> int:
         for tries_left in reversed(range(_RETRIES)):
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | _FLAGS | os.O_NOFOLLOW, 0o644)
             try:
+                _check_regular(descriptor, self.path)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_at(descriptor, self.path):
                     return descriptor
@@ -80,6 +84,12 @@ class PidFile:
         return None
 
 
+def _check_regular(descriptor: int, path: str) -> None:
+    """Raise OSError where a FIFO or a device is in the place of the file."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+
+
 def _is_at(descriptor: int, path: str) -> bool:
     """Whether a file that was opened is still the one at its path: who held it before may have removed it."""
     try:
@@ -94,10 +104,11 @@ def holder_of(path: str) -> int | None:
     """The number of the process that holds a file; None if none does, or there is no file. Raises OSError."""
     for _ in range(_RETRIES):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | _FLAGS)
         except FileNotFoundError:
             return None
         try:
+            _check_regular(descriptor, path)
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             number = os.pread(descriptor, _MAX_BYTES, 0).strip()

@@ -214,6 +214,13 @@ class RocksKeyValue:
         return CatalogueError(f"{self._directory}: RocksDB cannot {deed}: {text}")
 
 
+def _check_files(directory: Path) -> None:
+    """Refuse what RocksDB would wait for: a FIFO or a device in place of any of its files. Raises CatalogueError."""
+    for path in directory.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise CatalogueError(f"{path}: not a regular file; RocksDB cannot open the catalogue with it: remove it")
+
+
 def open_copy(directory: Path) -> RocksKeyValue:
     """Open the database in `directory` to read, without writing to it: see the table above.
 

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -130,6 +131,8 @@ class OsLock:
         except FileExistsError:
             self._descriptor = os.open(path, flags)
         try:
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()

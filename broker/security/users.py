@@ -183,7 +183,12 @@ class Users:
         return [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
 
     def _read(self) -> str:
-        with Path(self.path).open("rb") as file:
+        # O_NONBLOCK: a FIFO is refused, and not waited for.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise UserFileError(f"{self.path}: this is no user file: it is not a regular file")
+        with os.fdopen(descriptor, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise UserFileError(f"{self.path}: this is no user file: it is larger than {MAX_FILE_BYTES:,} bytes")

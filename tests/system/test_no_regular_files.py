@@ -1,0 +1,118 @@
+"""A FIFO in the place of a file that is opened: nothing waits for it, and whoever opens it says what is wrong.
+
+Opening a FIFO to read waits for a writer, and a start that does would hang without a line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from broker.pid_file import PidFile, holder_of
+from broker.security.users import UserFileError, Users
+from store.environment import tool_environment
+from store.errors import StoreError
+from store.writable_disk import OsWritableDisk
+from tests.support.opened_store import OpenedStore
+
+SECONDS: Final = 60.0
+_START: Final = """
+import sys
+from pathlib import Path
+from store.environment import tool_environment
+from store.errors import StoreError
+from tests.support.opened_store import OpenedStore
+try:
+    OpenedStore(tool_environment(), Path(sys.argv[1])).store.close()
+except StoreError as error:
+    print(error)
+"""
+
+
+def run(*command: str) -> str:
+    """What a command writes; it is ended, and the test fails, if it hangs."""
+    found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert "Traceback" not in found.stderr, found.stderr
+    return found.stdout + found.stderr
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    opened.enqueue(journal, b"x")
+    opened.flush(journal)
+    opened.store.close()
+    return path
+
+
+def fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["IDENTITY", "MANIFEST-*", "OPTIONS-*", "*.log", "*.sst", "rocksdict-config.json"])
+def test_in_the_catalogue(store: Path, name: str, tmp_path: Path) -> None:
+    catalogue = store / "rhm/catalogue"
+    if name == "*.sst":
+        (catalogue / "000099.sst").touch()  # a store this small may have none
+    found = sorted(catalogue.glob(name)) or [catalogue / name]
+    fifo(found[-1])
+    assert f"{found[-1]}: not a regular file" in run(sys.executable, "-c", _START, str(store))
+    for tool in ("qstore_check", "qstore_dump"):
+        run(sys.executable, "-m", f"tools.{tool}", str(store))
+    run(sys.executable, "-m", "tools.qstore_recover", str(store), str(tmp_path / "recovered"))
+
+
+@pytest.mark.parametrize(
+    "name", ["rhm/STORE", "rhm/STORE.new", "rhm/delivered", "rhm/tpl/tpl.jinf", "rhm/jrnl/1/JournalData.0000.jdat"]
+)
+def test_in_the_store(store: Path, name: str, tmp_path: Path) -> None:
+    fifo(store / name)
+    copy = tmp_path / "copy"
+    for tool in ("qstore_check", "qstore_dump"):
+        run(sys.executable, "-m", f"tools.{tool}", str(store))
+    shutil.copytree(store, copy, copy_function=lambda source, target: _copied(Path(source), Path(target)))
+    run(sys.executable, "-c", _START, str(copy))
+
+
+def _copied(source: Path, target: Path) -> None:
+    if source.is_fifo():
+        os.mkfifo(target)
+    else:
+        shutil.copyfile(source, target)
+
+
+def test_in_the_place_of_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    fifo(path)
+    for take in (lambda: OsWritableDisk().lock(str(path)), lambda: PidFile(str(path)), lambda: holder_of(str(path))):
+        with pytest.raises(OSError, match="not a regular file"):
+            take()
+    store = tmp_path / "store"
+    store.mkdir()
+    fifo(store / "rhm.lock")
+    with pytest.raises(StoreError, match="not a regular file"):
+        OpenedStore(tool_environment(), store)
+
+
+def test_in_the_place_of_the_user_file(tmp_path: Path) -> None:
+    fifo(tmp_path / "users")
+    with pytest.raises(UserFileError, match="it is not a regular file"):
+        Users(str(tmp_path / "users")).check()
+    with pytest.raises(UserFileError):
+        Users(str(tmp_path)).check()
+
+
+@pytest.mark.parametrize("option", ["--log-to-file", "--config"])
+def test_in_the_place_of_what_an_option_names(tmp_path: Path, option: str) -> None:
+    fifo(tmp_path / "file")
+    told = run(sys.executable, "-m", "broker.qpidd", "--no-data-dir", "--port", "0", option, str(tmp_path / "file"))
+    assert str(tmp_path / "file") in told
