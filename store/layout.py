@@ -23,7 +23,7 @@ from store.damage import Damage
 from store.disk import Disk
 from store.errors import advice
 from store.file_pool import PARTITION_NAME, linear_file_names
-from store.journal.directory import journal_base_names
+from store.journal.directory import RESIZING, journal_base_names
 from store.unfinished import LIST, NEW, NEW_LIST, Unfinished, unfinished_list, unfinished_stores
 
 _MAX_DEPTH: Final = 160  # a queue name has at most 255 characters, so at most 128 slashes
@@ -122,7 +122,7 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
 def _holds_journal(disk: Disk, directory: str, names: list[str]) -> bool:
     """Whether a directory with these names in it is a journal's. A queue may be called as a linearstore's file is."""
     linear = (posixpath.join(directory, name) for name in linear_file_names(names))
-    return bool(journal_base_names(names)) or any(not disk.is_directory(path) for path in linear)
+    return bool(journal_base_names(names)) or RESIZING in names or any(not disk.is_directory(path) for path in linear)
 
 
 def _store_root(disk: Disk, path: str) -> str | None:
@@ -275,7 +275,8 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
             continue
         for name in names:
             below = posixpath.join(here, name)
-            if (_BACKUP.fullmatch(name) and not linear) or not _can_be_entered(disk, below, layout):
+            is_other = name == RESIZING or _BACKUP.fullmatch(name) is not None
+            if (is_other and not linear) or not _can_be_entered(disk, below, layout):
                 continue
             # A directory that a link leads to goes by its own name: links come last.
             pending.insert(0 if disk.link_target(below) else len(pending), (below, (*parts, name)))

@@ -19,7 +19,8 @@ moved, and each that stands in the way of another is moved first:
     2. the new files come, the info file last
 
 A crash within that leaves no journal under its own name, but both of them whole: the new one in `_resize.new`, or with
-some files here already, and the old one in part here and in part where it is to be kept. The next run says so.
+some files here already, and the old one in part here and in part where it is to be kept. What reads stores then has the
+new one (`journal.directory`); the next run says what is to be moved where.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, Reco
 from store.damage import Damage
 from store.disk import Disk, read_whole
 from store.errors import StoreDamagedError, StoreError
-from store.journal.directory import INFO_SUFFIX, data_path
+from store.journal.directory import INFO_SUFFIX, RESIZING, data_path
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader as AnyHeader
 from store.journal.recovery import JournalRecovery
@@ -52,7 +53,6 @@ from store.store_directory import remove_tree
 from store.sync.driver import sync_all
 from store.writable_disk import WritableDisk
 
-BUILDING: Final = "_resize.new"
 _PAGE: Final = 1 << 20  # bytes of one write
 _FLUSH_BYTES: Final = 4 << 20  # gathered before they are written, if they end with a sector
 _MOST_GATHERED: Final = 2 * _FLUSH_BYTES
@@ -244,7 +244,7 @@ class Target(NamedTuple):
     @property
     def building(self) -> str:
         """The directory in which the new journal is built."""
-        return posixpath.join(self.directory, BUILDING)
+        return posixpath.join(self.directory, RESIZING)
 
     @property
     def stays(self) -> bool:

@@ -22,6 +22,8 @@ from store.journal.ring import Ring, read_ring
 
 INFO_SUFFIX: Final = ".jinf"
 DATA_SUFFIX: Final = ".jdat"
+RESIZING: Final = "_resize.new"  # where qpid-store-resize builds a journal of version 1
+_PUSHED_DOWN: Final = "bak"  # where it keeps the old one
 DELETED: Final = "deleted"  # a file of that name marks a journal of version 2 whose queue is being deleted
 _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
 
@@ -55,6 +57,10 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
         OSError: the directory cannot be read.
     """
     names = disk.names(directory)
+    if RESIZING in names:
+        resized = _resized(disk, directory, names)
+        if resized is not None:
+            return resized
     bases = journal_base_names(names)
     base = _chosen_base(bases, directory)
     damage: list[Damage] = []
@@ -84,6 +90,54 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
             f"{directory}: files of another journal ({', '.join(others)}) beside {base} are not read"
         )
     return journal
+
+
+def _resized(disk: Disk, directory: str, names: Sequence[str]) -> Journal | None:
+    """The new journal of a qpid-store-resize that was cut short while it moved files; None where it moved none.
+
+    The old files go first, into `bak`, and the old info file is removed behind them; then the new ones come. So as long
+    as the old journal is not whole in its place, each new file is in the one place or in the other.
+    """
+    building = posixpath.join(directory, RESIZING)
+    bases = journal_base_names(disk.names(building)) if disk.is_directory(building) else []
+    if len(bases) != 1:
+        return None
+    (base,) = bases
+    info_path = posixpath.join(building, base + INFO_SUFFIX)
+    info = _read_info(disk, info_path, [])
+    if info is None or any(_is_whole(disk, directory, old) for old in journal_base_names(names)):
+        return None
+    kept = posixpath.join(directory, _PUSHED_DOWN)
+    here, there = (_numbers(disk.names(path)) if disk.is_directory(path) else set() for path in (directory, kept))
+    has_info = any(name.endswith(INFO_SUFFIX) for name in names)
+    if not (there - here if has_info else there):
+        return None  # the old journal is damaged, and the new one need not be finished
+    places = [
+        [data_path(where, base, number) for where in (building, directory)] for number in range(info.geometry.files)
+    ]
+    paths = [new if disk.is_file(new) else here for new, here in places]
+    if not all(map(disk.is_file, paths)):
+        return None
+    ring = read_ring(disk, paths, info.geometry, info)
+    journal = Journal(disk, info.queue_name, directory, base, info, ring, list(ring.damage))
+    journal.notices.append(
+        f"{directory}: qpid-store-resize was cut short while it moved files; the new journal, which has everything, is "
+        f"read from here and from {building}"
+    )
+    return journal
+
+
+def _numbers(names: Sequence[str]) -> set[int]:
+    """The numbers of the data files among `names`."""
+    return {int(found["number"], 16) for name in names if (found := _DATA_NAME.fullmatch(name))}
+
+
+def _is_whole(disk: Disk, directory: str, base: str) -> bool:
+    """Whether a journal's info file is there, and all files that it names."""
+    info = _read_info(disk, posixpath.join(directory, base + INFO_SUFFIX), [])
+    return info is not None and all(
+        disk.is_file(data_path(directory, base, number)) for number in range(info.geometry.files)
+    )
 
 
 def _stranger(info: JournalInfo | None, info_path: str, base: str, ring: Ring) -> Iterator[Damage]:

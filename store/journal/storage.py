@@ -110,9 +110,10 @@ def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None
 
 def is_withdrawn(disk: Disk, directory: str) -> bool:
     """Whether `withdraw_journal` was begun: a deletion that was cut short leaves the info file of a known queue."""
-    if not disk.is_directory(directory):
-        return False
-    names = disk.names(directory)
+    try:
+        names = disk.names(directory)
+    except OSError:
+        return False  # there is none, or it cannot be looked into, which opening it says
     return DELETED in names and not any(name.endswith(INFO_SUFFIX) for name in names)
 
 

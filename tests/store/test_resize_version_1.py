@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import random
 import re
 from collections.abc import Callable
@@ -14,10 +15,11 @@ from formats.rhm.jinf import decode_jinf
 from formats.rhm.records import EXTERNAL, TRANSIENT, Kind
 from store.disk import read_whole
 from store.errors import StoreDamagedError, StoreError
-from store.journal.directory import open_journal
+from store.journal.directory import RESIZING, open_journal
+from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
+from store.layout import StoreKind, StoreLayout, find_journals
 from store.version_1_resize import (
-    BUILDING,
     BuiltFile,
     Target,
     TooSmallError,
@@ -75,7 +77,19 @@ def records(disk: SimulatedDisk, base: str = "JournalData", directory: str = DIR
 def recovered(disk: SimulatedDisk, base: str = "JournalData") -> tuple[list[tuple[int, int, bytes]], Operations]:
     """What recovery has, read in the way in which the whole of a store is read."""
     content = read_content(disk, DIRECTORY, base)
-    recovery, journal = content.recovery, content.journal
+    return held(content.journal, content.recovery)
+
+
+def as_a_store_is_read(disk: SimulatedDisk) -> tuple[list[tuple[int, int, bytes]], Operations]:
+    """The same, as the tools have it that only read."""
+    journal, recovery = open_journal(disk, DIRECTORY), JournalRecovery()
+    journal.walk(recovery)
+    assert [*journal.damage, *recovery.damage] == []
+    return held(journal, recovery)
+
+
+def held(journal: Journal, recovery: JournalRecovery) -> tuple[list[tuple[int, int, bytes]], Operations]:
+    """What a journal that was walked holds."""
     with closing(journal):
         data = [
             (rid, state, b"".join(journal.data_chunks(*journal.data_of_enqueue(place))))
@@ -369,14 +383,18 @@ def test_a_crash_at_every_call_leaves_one_of_them_whole(*, power_loss: bool) -> 
         left = call.killed(call.number, power_loss=power_loss)
         names = left.names(DIRECTORY)
         if "JournalData.jinf" in names and all(f"JournalData.{number:04x}.jdat" in names for number in range(4)):
-            assert recovered(left) == expected
+            assert recovered(left) == as_a_store_is_read(left) == expected
             seen["new" if "JournalData.0005.jdat" in names else "old"] += 1
             resize(left)
             assert recovered(left) == expected
             return
         seen["moving"] += 1
+        assert as_a_store_is_read(left) == expected
+        layout = StoreLayout(StoreKind.LEGACY, "/")
+        find_journals(left, posixpath.dirname(DIRECTORY), layout)
+        assert [place.directory for place in layout.journals] == [DIRECTORY], "once"
         # All that is missing of the new one here is still where it was built.
-        built = f"{DIRECTORY}/{BUILDING}"
+        built = f"{DIRECTORY}/{RESIZING}"
         assert left.is_file(f"{built}/JournalData.jinf")
         with pytest.raises(StoreError, match="an earlier run was cut short while it moved files"):
             check_place(left, TARGET)
