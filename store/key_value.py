@@ -119,9 +119,7 @@ class RocksKeyValue:
             if not create:
                 _check_files(directory)
             if create and not directory.exists():
-                directory.mkdir(
-                    _DIRECTORY_MODE
-                )  # RocksDB's own would be as wide as the umask lets it, as its files are
+                directory.mkdir(_DIRECTORY_MODE)  # RocksDB's own would be as wide as the umask lets it
                 directory.chmod(_DIRECTORY_MODE)
             return cls(Rdict(str(directory), options, access_type=AccessType.read_write()), directory)
         except CatalogueError:
@@ -214,13 +212,6 @@ class RocksKeyValue:
         return CatalogueError(f"{self._directory}: RocksDB cannot {deed}: {text}")
 
 
-def _check_files(directory: Path) -> None:
-    """Refuse what RocksDB would wait for: a FIFO or a device in place of any of its files. Raises CatalogueError."""
-    for path in directory.iterdir():
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise CatalogueError(f"{path}: not a regular file; RocksDB cannot open the catalogue with it: remove it")
-
-
 def open_copy(directory: Path) -> RocksKeyValue:
     """Open the database in `directory` to read, without writing to it: see the table above.
 
@@ -247,10 +238,18 @@ def open_copy(directory: Path) -> RocksKeyValue:
 
 
 def _check_files(directory: Path) -> None:
-    """Refuse what RocksDB would wait for: a FIFO in place of a file. Raises CatalogueDamagedError, OSError."""
+    """Refuse what RocksDB would wait for: a FIFO or a device in place of a file.
+
+    Raises:
+        CatalogueDamagedError: one of the database's own files is none.
+        CatalogueError: something else in the directory is none, as its lock.
+        OSError: the directory cannot be read.
+    """
     for path in directory.iterdir():
         if (_COPIED.fullmatch(path.name) or _LINKED.fullmatch(path.name)) and not path.is_file():
             raise CatalogueDamagedError(f"{path}: not a regular file")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise CatalogueError(f"{path}: not a regular file; RocksDB cannot open the catalogue with it: remove it")
 
 
 def _is_sound(directory: Path) -> bool:
