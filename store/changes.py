@@ -169,9 +169,14 @@ class Changes:
             self._flusher.forget(journal)
             done(None, None)
 
+        def refused(_: None, error: Exception | None) -> None:
+            journal.is_leaving = False
+            done(None, error)
+
         def finished(_: Exception | None) -> None:
             self._leaving.pop(journal.name, None)
-            self._run(f'queue "{log_lines.printable(journal.name)}" cannot be deleted', work, deleted, done)
+            journal.is_leaving = True
+            self._run(f'queue "{log_lines.printable(journal.name)}" cannot be deleted', work, deleted, refused)
 
         self._leaving[journal.name] = journal
         self._flusher.when_synced((journal,), finished)

@@ -219,7 +219,7 @@ class Flusher:
     def _tell(self, journals: Iterable[QueueJournal]) -> None:
         for journal in journals:
             failure = journal.writer.failure
-            if failure is not None and journal not in self._failed:
+            if failure is not None and journal not in self._failed and not journal.is_leaving:
                 self._failed.add(journal)
                 self._log(journal_failed(str(failure)))
             for barrier, error in journal.reached():

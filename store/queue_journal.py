@@ -65,6 +65,7 @@ class QueueJournal:
         writer: what appends records. The store does, so that it knows which journals are to be flushed.
         enqueues, dequeues: records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: records of transactions.
+        is_leaving: the queue is being deleted: its files may be gone at any time, and that is no failure of the disk.
         is_deleted: the queue is gone: nothing is written any more, and whoever waits need not.
         refused_at: how many messages had been taken when it was last logged that no more are; -1 if never.
         gathered: bytes of data that were appended since it was last seen to that they do not get too many.
@@ -83,6 +84,7 @@ class QueueJournal:
         "gathered",
         "geometry",
         "is_deleted",
+        "is_leaving",
         "name",
         "queue_id",
         "refused_at",
@@ -112,7 +114,7 @@ class QueueJournal:
         self.transaction_enqueues = self.transaction_dequeues = self.commits = self.aborts = 0
         self.gathered = 0
         self.refused_at = -1
-        self.is_deleted = False
+        self.is_deleted = self.is_leaving = False
         self._waiting: deque[tuple[int, Barrier]] = deque()
         self._step: Step | None = None  # the last one, which may be under way
 

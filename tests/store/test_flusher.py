@@ -458,6 +458,21 @@ def test_a_journal_that_fails_is_logged_once(
     assert "start the broker again" in line.text
 
 
+def test_a_queue_that_is_being_deleted_has_no_failure_to_log(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, lines: list[LogLine]
+) -> None:
+    """Its files may be gone already. If it is not deleted after all, the failure is one."""
+    append(flusher, journal, 2)
+    journal.is_leaving = True
+    flusher.start()
+    driver.let_go(error=FULL)
+    flusher.collect()
+    assert lines == []
+    journal.is_leaving = False
+    flusher.when_synced((journal,), lambda error: None)
+    assert len(lines) == 1
+
+
 def test_those_who_are_called_may_append_and_flush_and_collect(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
