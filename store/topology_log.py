@@ -113,12 +113,13 @@ class MirroredKeyValue:
         try:
             self._keep(changes)
         except (OSError, CatalogueError) as error:
-            text = f"{self._failure(error)}; no queue, exchange or binding is made or deleted until it can be"
+            told = advice(error) if isinstance(error, OSError) else ""
+            text = f"{self._failure(error)}{told}; no queue, exchange or binding is made or deleted until it can be"
             self._log(LogLine(Level.CRITICAL, text))
 
     def _failure(self, error: OSError | CatalogueError) -> str:
         path = posixpath.join(self._directory.root, NAME)
-        cause = f"{error.strerror or error}{advice(error)}" if isinstance(error, OSError) else str(error)
+        cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         return f"{path}: the second copy of the topology cannot be written: {cause}"
 
     def checkpoint(self, directory: str) -> None:

@@ -124,7 +124,7 @@ def test_a_queue_whose_name_is_taken_gets_another_one() -> None:
 
 
 def test_a_store_with_a_lost_queue_is_refused_as_it_is() -> None:
-    disk = lost("queue-0")
+    disk = lost("queue-0", clean=False)
     before = disk.names(f"{ROOT}/jrnl")
     with pytest.raises(StoreDamagedError, match=f'does not know queue "queue-0", .* holds {HELD}') as caught:
         Shop(disk, on_damage=OnDamage.REFUSE)

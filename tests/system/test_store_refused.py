@@ -195,7 +195,7 @@ CATALOGUE: Final = "STORE/rhm/catalogue: "
     ("change", "kind", "text"),
     [
         (other_version, StoreError, "STORE/rhm/STORE: STORE file: store format version 3 is not known; this software"),
-        (other_mark, StoreError, "STORE/rhm/STORE: STORE file: the checksum does not match: the file was damaged or"),
+        (other_mark, StoreError, "STORE/rhm/STORE: STORE file: close_record can only be true, in a store that was"),
         (lambda rhm: (rhm / "STORE").write_bytes(b""), StoreError, "STORE/rhm/STORE: STORE file: not JSON: Input is"),
         (lambda rhm: (rhm / "STORE").write_bytes(b"{}" * 9999), StoreError, "STORE/rhm/STORE: STORE file: 4097 bytes"),
         (
