@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from broker.client.blocking import Connection, Receiver, Sender, Session
 from broker.client.errors import (
+    AcknowledgeUnknown,
     AddressError,
     AssertionFailed,
     AuthenticationError,
@@ -52,6 +53,7 @@ from broker.client.errors import (
 from broker.client.message import Message
 
 __all__ = [
+    "AcknowledgeUnknown",
     "AddressError",
     "AssertionFailed",
     "AuthenticationError",

@@ -10,6 +10,7 @@ What arguments mean and what is raised is said there. A connection belongs to th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,7 @@ from broker.client.core_connection import ConnectionCore, ConnectionState
 from broker.client.core_receiver import ReceiverCore
 from broker.client.core_sender import SenderCore
 from broker.client.core_session import SessionCore
-from broker.client.errors import Empty
+from broker.client.errors import Empty, MessagingError
 from broker.client.message import Message
 
 
@@ -138,7 +139,12 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        if error is None:
+            await self.close()
+            return
+        # That error is the one to be seen, and nothing that is still under way is waited for.
+        with contextlib.suppress(MessagingError):
+            await self._core.close(self._core.driver.now())
 
 
 class Sender:

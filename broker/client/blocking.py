@@ -5,6 +5,7 @@ Threads may share a connection and all that belongs to it. See `broker.client` f
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from broker.client.core_connection import ConnectionCore, ConnectionState
 from broker.client.core_receiver import ReceiverCore
 from broker.client.core_sender import SenderCore
 from broker.client.core_session import SessionCore
-from broker.client.errors import Empty
+from broker.client.errors import Empty, MessagingError
 from broker.client.message import Message
 from broker.client.threaded import ThreadedDriver
 
@@ -73,10 +74,16 @@ class Connection:
         return self._core.state in (ConnectionState.OPEN, ConnectionState.CONNECTING)
 
     def close(self, timeout: float | None = None) -> None:
-        """Close all sessions and the connection, after the broker has completed what was sent.
+        """Close all sessions and the connection, after the broker has completed what was sent and acknowledged.
+
+        Args:
+            timeout: seconds to wait at most, None for no limit. With 0 nothing is waited for, nor said of what is left.
 
         Raises:
-            SessionError: the broker ended a session meanwhile.
+            Timeout: something is left undone; the text says what.
+            ConnectionFailedError: the same, because the connection was lost.
+            SessionError: the same, because the broker ended a session.
+            LinkError: a sender or receiver had failed, and something is left undone.
         """
         try:
             self._driver.run(self._core.close(timeout))
@@ -155,6 +162,7 @@ class Session:
             sync: wait until the broker has done it.
 
         Raises:
+            AcknowledgeUnknown: the connection was lost before the broker confirmed it.
             MessagingError: the session or its connection has failed.
         """
         self._settle(message, "message.accept", sync=sync)
@@ -177,6 +185,7 @@ class Session:
         """Wait until the broker has done all that was asked of it.
 
         Raises:
+            AcknowledgeUnknown: a connection was lost before the broker confirmed what was acknowledged.
             MessagingError: the session or its connection has failed.
         """
         self._driver.run(self._core.sync())
@@ -201,10 +210,10 @@ class Session:
         self._driver.run(self._core.rollback())
 
     def close(self) -> None:
-        """Close it, after the broker has completed what was sent.
+        """Close it, after the broker has completed what was sent and acknowledged.
 
         Raises:
-            SessionError: the broker ended it meanwhile.
+            MessagingError: it, one of its links or its connection has failed, and something is left undone.
         """
         self._driver.run(self._core.close())
 
@@ -214,7 +223,12 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        # That error is the one to be seen, and nothing that is still under way is waited for.
+        with contextlib.suppress(MessagingError):
+            self._driver.run(self._core.close(self._driver.now()))
 
 
 class Sender:
@@ -270,7 +284,11 @@ class Sender:
         return max(0, self._core.capacity - self._core.unsettled)
 
     def close(self) -> None:
-        """Close it, after the broker has completed what was sent."""
+        """Close it, after the broker has completed what was sent; delete the node if the address says so.
+
+        Raises:
+            MessagingError: it, its session or its connection has failed, and something is left undone.
+        """
         self._driver.run(self._core.close())
 
 
@@ -312,6 +330,10 @@ class Receiver:
         return len(self._core.incoming)
 
     def close(self) -> None:
-        """Close it; what waits here goes back to its queue."""
+        """Close it; what waits here goes back to its queue. Delete the node if the address says so.
+
+        Raises:
+            MessagingError: it, its session or its connection has failed, and something is left undone.
+        """
         self.session._receivers.pop(self._core, None)
         self._driver.run(self._core.close())

@@ -24,6 +24,7 @@ from broker.client.errors import (
     ConnectionClosedError,
     ConnectionFailedError,
     MessagingError,
+    Timeout,
 )
 from broker.client.interruption import InterruptedByLoss
 from broker.client.machine import WireConnection
@@ -249,26 +250,48 @@ class ConnectionCore:
 
         Args:
             timeout: seconds after which nothing more is waited for that was sent and is not completed, None for no
-                limit. With 0 sessions are not closed one by one: the broker does that.
+                limit. With 0 sessions are not closed one by one, the broker does that, and nothing is said of what is
+                left undone.
 
         Raises:
-            SessionError: the broker ended a session meanwhile.
+            Timeout: something is left undone.
+            ConnectionFailedError: the same, because the connection was lost before.
+            SessionError: the broker ended a session meanwhile, or before, and something is left undone.
         """
         deadline = None if timeout is None else self.driver.now() + timeout
+        problems: list[MessagingError] = []
         try:
-            for session in list(self.sessions):
-                if self.state is ConnectionState.OPEN and (deadline is None or self.driver.now() < deadline):
-                    await session.close(deadline)
-            wire = self.wire
-            if self.state is ConnectionState.OPEN and wire is not None:
-                self.state = ConnectionState.CLOSED
-                wire.close()
-                limit = self.driver.now() + self.options.connect_timeout
-                await self.driver.wait(
-                    lambda: wire.phase is Phase.CLOSED, limit if deadline is None else min(limit, deadline)
-                )
+            for session in [] if timeout == 0 else list(self.sessions):
+                try:
+                    await self._close_session(session, deadline)
+                except MessagingError as error:
+                    problems.append(error)
+            await self._close_wire(deadline)
         finally:
             self.state = ConnectionState.CLOSED
             self.driver.disconnect()
             self.sessions.clear()
             self.driver.changed()
+        if problems:
+            raise problems[0]
+
+    async def _close_session(self, session: SessionCore, deadline: float | None) -> None:
+        if self.state is ConnectionState.OPEN and (deadline is None or self.driver.now() < deadline):
+            await session.close(deadline)
+            return
+        undone = ", ".join(session.undone())
+        if not undone:
+            return
+        if self.state is ConnectionState.OPEN:
+            raise Timeout(f"the connection was closed before everything was done: {undone}")
+        kind = type(self.failure) if isinstance(self.failure, ConnectionFailedError) else ConnectionFailedError
+        raise kind(f"{self.failure or 'the connection was lost, and not made again before it was closed'}: {undone}")
+
+    async def _close_wire(self, deadline: float | None) -> None:
+        wire = self.wire
+        if self.state is not ConnectionState.OPEN or wire is None:
+            return
+        self.state = ConnectionState.CLOSED
+        wire.close()
+        limit = self.driver.now() + self.options.connect_timeout
+        await self.driver.wait(lambda: wire.phase is Phase.CLOSED, limit if deadline is None else min(limit, deadline))

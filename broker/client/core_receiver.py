@@ -12,13 +12,14 @@ Source: AMQP 0-10, message.subscribe, message.flow, message.flush; session.compl
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.client.address import Address, format_address, parse_address
 from broker.client.address_options import RECEIVER, address_target
-from broker.client.errors import Empty, LinkClosedError, LinkError
+from broker.client.errors import Empty, LinkClosedError, LinkError, NotFound
 from broker.client.interruption import InterruptedByLoss
 from broker.client.message import Message
 from broker.client.numbers import number_ranges
@@ -240,19 +241,48 @@ class ReceiverCore:
 
     # ---- closing ----
 
-    async def close(self) -> None:
-        """Unsubscribe; what waits goes back to its queue. Delete the node if the address says so."""
+    def undone(self) -> list[str]:
+        """What the broker would have to confirm before this is closed, for people; empty if there is nothing.
+
+        The subscription is not among it: it ends with the connection, and so does a queue that deletes itself.
+        """
+        name, target = repr(self.target.name), self.target
+        if isinstance(self.failure, (LinkClosedError, NotFound)):
+            return []
+        found = [f"bindings of {name} not removed"] if self._bindings else []
+        if RECEIVER in target.delete:
+            found.append(f"{name} not deleted")
+        if self._own_queue is not None and not target.link_durable and target.link_declare.auto_delete is False:
+            found.append(f"queue {self._own_queue!r} not deleted")
+        return found
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Unsubscribe; what waits goes back to its queue. Delete the node if the address says so.
+
+        Raises:
+            Timeout: the deadline has passed before.
+            MessagingError: the receiver, its session or its connection failed before. Closed it is all the same.
+        """
         session = self.session
-        self.is_attached = False
         try:
             if self.failure is None and session.is_ready:
-                await self._detach()
-        except InterruptedByLoss:
-            pass
+                with contextlib.suppress(InterruptedByLoss):
+                    await self._detach()
+                    return
+            if self.undone():
+                await session.again(self._finish, deadline)
         finally:
+            self.is_attached = False
             session.receivers.pop(self.destination, None)
             self.incoming.clear()
             self.failure = self.failure or LinkClosedError(f"the receiver from {self.target.name!r} is closed")
+
+    async def _finish(self) -> None:
+        """Over another connection, on which the receiver was attached again, or failed to be."""
+        if self.failure is None:
+            await self._detach()
+        elif self.undone():
+            self.check()
 
     async def _detach(self) -> None:
         session, target = self.session, self.target

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.client.address import parse_address
 from broker.client.address_options import SENDER, address_target
-from broker.client.errors import LinkClosedError, LinkError, Timeout
-from broker.client.interruption import InterruptedByLoss
+from broker.client.errors import LinkClosedError, LinkError, NotFound, Timeout
 from broker.client.message import Message, encode_message
 from broker.client.resolution import Call, Node, bind_calls, delete_node, make_unique, resolve, unbind_calls
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode
 from formats.amqp_0_10.commands import encode_command
+from formats.wording import plural
 
 if TYPE_CHECKING:
     from broker.client.core_session import SessionCore
@@ -153,8 +153,11 @@ class SenderCore:
                 break
             if not await session.wait(self._has_room, deadline):
                 raise Timeout(f"{self.target.name!r} took no message within {timeout:g} seconds")
-        if sync and not transfer.is_settled and not await session.wait(lambda: transfer.is_settled, deadline):
-            raise Timeout(f"the message to {self.target.name!r} was not completed within {timeout:g} seconds")
+        if sync and not transfer.is_settled:
+            if not await session.wait(lambda: transfer.is_settled or self.failure is not None, deadline):
+                raise Timeout(f"the message to {self.target.name!r} was not completed within {timeout:g} seconds")
+            if not transfer.is_settled:
+                self.check()
 
     def _has_room(self) -> bool:
         session = self.session
@@ -175,23 +178,52 @@ class SenderCore:
             return
         if session.is_ready:
             session.wire.send("execution.sync", sync=True)
-        if not await session.wait(lambda: not self.unsettled, deadline):
-            raise Timeout(f"{self.unsettled} messages to {self.target.name!r} are not completed")
+        await self._wait_settled(deadline)
+
+    async def _wait_settled(self, deadline: float | None) -> None:
+        """Wait until the broker has completed all that was sent. Raises as `sync` does."""
+        if not await self.session.wait(lambda: not self.unsettled or self.failure is not None, deadline):
+            raise Timeout(f"{plural(self.unsettled, 'message')} to {self.target.name!r} not confirmed in time")
+        if self.unsettled:
+            self.check()
 
     # ---- closing ----
 
+    def undone(self) -> list[str]:
+        """What the broker would have to confirm before this is closed, for people; empty if there is nothing."""
+        name = repr(self.target.name)
+        found: list[str] = []
+        if isinstance(self.failure, LinkClosedError):
+            return found
+        if self.unsettled:
+            found.append(f"{plural(self.unsettled, 'message')} to {name} not confirmed")
+        if not isinstance(self.failure, NotFound):  # what is gone has no bindings
+            found.extend([f"bindings of {name} not removed"] if self._bindings else ())
+            found.extend([f"{name} not deleted"] if SENDER in self.target.delete else ())
+        return found
+
     async def close(self, deadline: float | None = None) -> None:
-        """Wait until all is completed, take back the link's bindings, and delete the node if the address says so."""
+        """Wait until all is completed, take back the link's bindings, and delete the node if the address says so.
+
+        Raises:
+            Timeout: the deadline has passed before.
+            MessagingError: the sender, its session or its connection failed before. Closed it is all the same.
+        """
         session = self.session
-        if self in session.senders:
-            session.senders.remove(self)
         try:
-            if self.failure is None and session.is_ready:
-                await session.wait(lambda: not self.unsettled, deadline)
-                await session.invoke_all(unbind_calls(self._bindings))
-                if SENDER in self.target.delete:
-                    await delete_node(session.invoke_all, self._node)
-        except InterruptedByLoss:
-            pass
+            if self.undone():
+                await session.again(lambda: self._finish(deadline), deadline)
         finally:
+            if self in session.senders:
+                session.senders.remove(self)
             self.failure = self.failure or LinkClosedError(f"the sender to {self.target.name!r} is closed")
+
+    async def _finish(self, deadline: float | None) -> None:
+        await self._wait_settled(deadline)
+        if not self.undone():
+            return
+        self.check()
+        session = self.session
+        await session.invoke_all(unbind_calls(self._bindings))
+        if SENDER in self.target.delete:
+            await delete_node(session.invoke_all, self._node)

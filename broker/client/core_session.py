@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from broker.client.core_receiver import Delivery, ReceiverCore
 from broker.client.core_sender import SenderCore, Transfer
 from broker.client.errors import (
+    AcknowledgeUnknown,
+    LinkError,
     MessagingError,
     SessionClosedError,
     SessionError,
+    Timeout,
     TransactionAborted,
     TransactionError,
     TransactionUnknown,
@@ -68,6 +71,8 @@ class SessionCore:
         self.receivers: dict[str, ReceiverCore] = {}
         self._accepted: list[int] = []  # in the transaction that is open
         self._is_aborted = False
+        self._last_settling = -1  # the last command to the broker that accepts or rejects, on `wire`
+        self._is_settling_lost = False  # such commands were not confirmed when their connection was lost
         self._attachments = 0
         self._destinations = 0
 
@@ -102,6 +107,8 @@ class SessionCore:
     def on_lost(self) -> None:
         """The connection is gone, and what came over it will come again."""
         self.is_ready = False
+        self._is_settling_lost |= self._is_settling
+        self._last_settling = -1
         for receiver in self.receivers.values():
             receiver.incoming.clear()
         if self.is_transactional:
@@ -171,14 +178,16 @@ class SessionCore:
             return False
         return True
 
-    async def again(self, work: Callable[[], Awaitable[_T]]) -> _T:
+    async def again(self, work: Callable[[], Awaitable[_T]], deadline: float | None = None) -> _T:
         """Do something that takes the broker, and again on another connection if this one is lost.
 
         Raises:
+            Timeout: there was no connection until the deadline.
             MessagingError: see `wait`; and what `work` raises.
         """
         while True:
-            await self.wait(lambda: self.is_ready, None)
+            if not await self.wait(lambda: self.is_ready, deadline):
+                raise Timeout("the connection was lost, and was not made again in time")
             try:
                 return await work()
             except InterruptedByLoss:
@@ -224,9 +233,9 @@ class SessionCore:
             transfers.clear()
         try:
             await self.attach()
-            for sender in self.senders:
+            for sender in list(self.senders):
                 await sender.attach_again()
-            for receiver in self.receivers.values():
+            for receiver in list(self.receivers.values()):
                 await receiver.attach_again()
         except SessionError as error:
             self.failure = error
@@ -235,10 +244,12 @@ class SessionCore:
             self.unsettled = dict(enumerate(transfers))
             raise
         for sender in self.senders:
-            sender.unsettled = 0
+            if sender.failure is None:
+                sender.unsettled = 0
         for transfer in transfers:
-            transfer.header = mark_redelivered(transfer.header)
-            transfer.sender.put(transfer)
+            if transfer.sender.failure is None:  # one that failed says so, and has nowhere to send to
+                transfer.header = mark_redelivered(transfer.header)
+                transfer.sender.put(transfer)
         self.is_ready = True
 
     # ---- links ----
@@ -304,21 +315,54 @@ class SessionCore:
             return None
         if self.is_transactional and name == "message.accept":
             self._accepted.extend(numbers)
-        return self.wire.send(name, sync=True, transfers=number_ranges(numbers), **values)
+        number = self.wire.send(name, sync=True, transfers=number_ranges(numbers), **values)
+        if not self.is_transactional and name != "message.release":  # which a lost connection does as well
+            self._last_settling = number
+        return number
+
+    @property
+    def _is_settling(self) -> bool:
+        """The broker has not confirmed all that was accepted or rejected over this connection."""
+        return self._last_settling >= 0 and self.wire.done.below <= self._last_settling
+
+    def _check_settled(self) -> None:
+        """Raise AcknowledgeUnknown, once, if a lost connection has left something unconfirmed."""
+        if self._is_settling_lost:
+            self._is_settling_lost = False
+            raise AcknowledgeUnknown(
+                "the connection was lost before the broker confirmed what was acknowledged: messages may be delivered "
+                "again"
+            )
 
     async def wait_done(self, number: int | None) -> None:
-        """Wait until the broker has done command `number`; a lost connection ends it, too."""
+        """Wait until the broker has done command `number`.
+
+        Raises:
+            AcknowledgeUnknown: the connection was lost before.
+            MessagingError: the session has failed.
+        """
         if number is None:
             return
         wire = self.wire
         await self.driver.wait(lambda: wire.done.below > number or not wire.is_usable)
         if wire.done.below <= number:
             self.check()
+            self._check_settled()
 
-    async def sync(self) -> None:
-        """Wait until the broker has done all that was asked of it."""
-        await self.again(lambda: self.invoke("execution.sync"))
-        await self.wait(lambda: not self.unsettled, None)
+    async def sync(self, deadline: float | None = None) -> None:
+        """Wait until the broker has done all that was asked of it.
+
+        Raises:
+            AcknowledgeUnknown: a connection was lost before it confirmed all that was acknowledged.
+            LinkError: a sender has failed, and messages to it were not confirmed.
+            MessagingError: see `again`.
+        """
+        await self.again(lambda: self.invoke("execution.sync"), deadline)
+        await self.wait(lambda: not self.unsettled, deadline)
+        for sender in self.senders:
+            if sender.unsettled:
+                sender.check()
+        self._check_settled()
 
     # ---- transactions ----
 
@@ -373,23 +417,51 @@ class SessionCore:
 
     # ---- closing ----
 
+    def _links(self) -> list[SenderCore | ReceiverCore]:
+        return [*self.senders, *self.receivers.values()]
+
+    def undone(self) -> list[str]:
+        """What the broker would have to confirm before this is closed, for people; empty if there is nothing."""
+        if isinstance(self.failure, SessionClosedError):
+            return []
+        found = [text for link in self._links() for text in link.undone()]
+        if self._is_settling or self._is_settling_lost:
+            found.append("acknowledged messages not confirmed, which may be delivered again")
+        return found
+
     async def close(self, deadline: float | None = None) -> None:
-        """Let the broker complete what was sent, close the links, detach."""
-        if self in self.connection.sessions:
-            self.connection.sessions.remove(self)
+        """Let the broker complete what was sent and acknowledged, close the links, detach.
+
+        Raises:
+            Timeout: the deadline has passed before.
+            MessagingError: the session, one of its links or its connection failed before. Closed it is all the same.
+        """
         try:
-            if self.is_ready:
-                for sender in list(self.senders):
-                    await sender.close(deadline)
-                for receiver in list(self.receivers.values()):
-                    await receiver.close()
-                await self._detach(deadline)
-        except InterruptedByLoss:
-            pass
+            if self.is_ready or self.undone():
+                self.check()
+                try:
+                    await self._close_links(deadline)
+                finally:
+                    await self._detach(deadline)
         finally:
             self.is_ready = False
             self.failure = SessionClosedError("the session is closed")
+            if self in self.connection.sessions:
+                self.connection.sessions.remove(self)
             self.driver.changed()
+
+    async def _close_links(self, deadline: float | None) -> None:
+        """Close all links, and then raise what was wrong with the first of them that had failed."""
+        problems: list[LinkError] = []
+        for link in self._links():
+            try:
+                await link.close(deadline)
+            except LinkError as error:
+                problems.append(error)
+        if self._is_settling or self._is_settling_lost:
+            await self.sync(deadline)
+        if problems:
+            raise problems[0]
 
     async def _detach(self, deadline: float | None) -> None:
         wire = self.wire

@@ -11,6 +11,7 @@
         SessionError                the session ended, with the broker's code and text
             TransactionError        TransactionAborted (nothing happened), TransactionUnknown (it may have)
             SessionClosedError
+        AcknowledgeUnknown          the connection was lost before the broker confirmed: messages may come again
         LinkError                   one sender or receiver
             NotFound                no such queue or exchange, and the address creates none
             AssertionFailed         there is one, but not as the address asserts
@@ -96,6 +97,10 @@ class TransactionAborted(TransactionError):  # noqa: N818 (the API's name)
 
 class TransactionUnknown(TransactionError):  # noqa: N818 (the API's name)
     """The connection was lost while the commit was under way: it may or may not have happened."""
+
+
+class AcknowledgeUnknown(MessagingError):  # noqa: N818 (as TransactionUnknown)
+    """The connection was lost before the broker confirmed what was acknowledged: it may deliver the messages again."""
 
 
 class LinkError(MessagingError):

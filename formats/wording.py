@@ -1,0 +1,19 @@
+"""Numbers of things in text for people."""
+
+from __future__ import annotations
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """A number of things: `1 queue`, `12,345 queues`.
+
+    Args:
+        number: how many.
+        one: what one of them is called.
+        many: what several are called; by default `one` with an s.
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def with_article(noun: str) -> str:
+    """A noun with its indefinite article: `a queue`, `an exchange`."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
