@@ -212,7 +212,7 @@ def transactions_in_doubt(path: str, xids: Sequence[bytes]) -> Iterator[LogLine]
 
 
 def threshold_exceeded(queue: str) -> LogLine:
-    """An enqueue was refused, `RHM_IORES_ENQCAPTHRESH`; the client's error has the same text."""
+    """An enqueue was refused, `RHM_IORES_ENQCAPTHRESH`; the client's error begins with the same text."""
     return LogLine(Level.WARNING, f'Enqueue capacity threshold exceeded on queue "{printable(queue)}".')
 
 

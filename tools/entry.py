@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -18,6 +18,7 @@ from tools.dump.tables import printable
 EXIT_DAMAGE: Final = 1
 EXIT_UNUSABLE: Final = 2
 _EXIT_SIGNAL: Final = 128  # and the signal's number, as a shell has it
+EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -49,7 +50,17 @@ def fail(program: str, text: str) -> NoReturn:
     sys.exit(EXIT_UNUSABLE)
 
 
-def run(program: str, command: click.Command) -> None:
+class PathName(click.Path):
+    """A path on the command line, which names something: an empty one, as from a variable that is not set, does not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as it was given."""
+        if not os.fspath(value):
+            self.fail("the path is empty; name a file or directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def run(program: str, command: click.Command) -> NoReturn:
     """Run a console script: a reader that goes away (`| head`) ends it silently, as other Unix commands.
 
     SIGINT (Ctrl-C), SIGTERM and SIGHUP end it with one line and the exit code that a shell gives them (130, 143, 129):

@@ -26,7 +26,7 @@ from store.layout import UnusableInputError
 from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
-from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.identity.candidates import Candidate, candidate, ranked
 from tools.identity.change import NotToBeChangedError, held
 from tools.identity.look import Look, UnusableDirectoryError, look
@@ -128,7 +128,7 @@ class _Output:
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("paths", nargs=-1, required=True, metavar="DIR...", type=click.Path(readable=False))
+@click.argument("paths", nargs=-1, required=True, metavar="DIR...", type=PathName(readable=False))
 @click.option("-d", "--display", is_flag=True, expose_value=False, help="Show the state, as without any option.")
 @click.option("-c", "--mark-clean", "clean", is_flag=True, help="Mark the store of one DIR as clean.")
 @click.option("--discard", "aside", is_flag=True, help="Set the store of one DIR aside as _cluster.bak.<nnnn>.")

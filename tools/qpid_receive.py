@@ -1,11 +1,12 @@
-"""`qpid-receive`: receive messages from an address, as qpidd's own command does.
+"""`qpid-receive`: receive messages from an address, as qpidd's own command does; at the end, say how many.
 
 Exit codes: 0 it came to its end (so many messages, no more of them in time, or "eos"), 1 something went wrong on the
-way, 2 the command line cannot be used.
+way, 2 the command line cannot be used, 130 Ctrl-C: what was printed is acknowledged all the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Any
 import click
 
 from broker.client import Empty, LinkError, Message, Receiver, Sender, Session
+from formats.wording import plural
 from tools.dump.tables import printable
-from tools.entry import distribution_version, run
+from tools.entry import EXIT_INTERRUPTED, distribution_version, run
+from tools.messaging.interruption import Interruption
 from tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no
 from tools.messaging.receiving import SequenceError, SequenceTracker, content_bytes, header_lines
 from tools.messaging.report import TIMESTAMP, Pace, Reporter, ThroughputAndLatency
@@ -32,7 +35,9 @@ qpid-receive -a orders --print-content no --report-total
 qpid-receive -a orders -f --tx 10 --connection-options '{reconnect: true}' --ignore-duplicates
 
 \b
-Exit codes: 0 it came to its end, 1 something went wrong, 2 unusable command line.
+How many messages were received is said on standard error, however it ends.
+Exit codes: 0 it came to its end, 1 something went wrong, 2 unusable command line, 130 Ctrl-C (what was printed is
+acknowledged all the same).
 """
 
 
@@ -97,10 +102,40 @@ def command(context: click.Context, /, **values: Any) -> None:
     if not values["address"]:
         raise click.UsageError("give an address with -a")
     options = ReceiveOptions(**values)
-    context.exit(run_messaging("qpid-receive", lambda: _receive(options)))
+    outcome = _Outcome()
+    context.exit(run_messaging("qpid-receive", lambda: _receive(options, outcome), outcome.told))
 
 
-def _receive(options: ReceiveOptions) -> int:
+class _Outcome:
+    """What became of the messages.
+
+    Attributes:
+        has_begun: there is a receiver.
+        fetched: messages that were received.
+        rolled_back: of those, how many in transactions that were to be rolled back.
+        settled: of those, how many the broker has heard to be acknowledged, or committed; None: nothing is to be.
+        is_complete: all that was to be acknowledged is.
+    """
+
+    def __init__(self) -> None:
+        self.has_begun = self.is_complete = False
+        self.fetched = self.rolled_back = 0
+        self.settled: int | None = 0
+
+    def told(self) -> str:
+        """What a person wants to know at the end."""
+        if not self.has_begun:
+            return ""
+        text = f"{plural(self.fetched, 'message')} received"
+        if self.rolled_back:
+            text += f", {self.rolled_back:,} rolled back on request"
+        if self.settled is None:
+            return text + ", none acknowledged"
+        rest = self.fetched - self.rolled_back - self.settled
+        return text if self.is_complete or not rest else f"{text}; the last {rest:,} may be delivered again"
+
+
+def _receive(options: ReceiveOptions, outcome: _Outcome) -> int:
     reporter = Reporter(
         ThroughputAndLatency(),
         _show,
@@ -108,14 +143,16 @@ def _receive(options: ReceiveOptions) -> int:
         is_total=options.report_total,
         has_heading=options.report_header,
     )
-    with connect(options.url, options.connection_options) as connection:
+    interruption = Interruption()
+    with connect(options.url, options.connection_options) as connection, interruption.heard():
         session = connection.session(transactional=bool(options.tx))
         receiver = session.receiver(options.address, capacity=options.capacity)
         if options.ready_address is not None:
             connection.session().sender(options.ready_address).send(Message())
-        _Work(options, session, receiver, reporter).run()
+        outcome.has_begun = True
+        _Work(options, session, receiver, reporter, outcome, interruption).run()
         reporter.finish()
-    return 0
+    return EXIT_INTERRUPTED if interruption.is_asked else 0
 
 
 def _show(line: str) -> None:
@@ -125,45 +162,75 @@ def _show(line: str) -> None:
 class _Work:
     """All messages, one after the other, in their transactions."""
 
-    def __init__(self, options: ReceiveOptions, session: Session, receiver: Receiver, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        options: ReceiveOptions,
+        session: Session,
+        receiver: Receiver,
+        reporter: Reporter,
+        outcome: _Outcome,
+        interruption: Interruption,
+    ) -> None:
+        self._outcome, self._interruption = outcome, interruption
         self._options, self._session, self._receiver, self._reporter = options, session, receiver, reporter
         is_endless = options.forever or math.isinf(options.timeout)
         self._timeout = None if is_endless else options.timeout
         self._tracker = SequenceTracker()
         self._senders: dict[str, Sender | None] = {}  # None: there is nobody
-        self._count = self._fetched = self._transactions = 0
+        self._count = self._transactions = 0
+        self._acknowledges = bool(options.tx or options.ack_frequency)
+        if not self._acknowledges:
+            outcome.settled = None
 
     def run(self) -> None:
         """Receive them all."""
-        options, session = self._options, self._session
+        options, outcome = self._options, self._outcome
         pace = Pace(options.rate)
+        batch = options.tx or options.ack_frequency
         is_over = False
-        while not is_over:
-            pace.keep(self._fetched)
+        while not is_over and not self._interruption.is_asked:
+            pace.keep(outcome.fetched)
             message = self._fetch()
             if message is None:
                 break
-            self._fetched += 1
+            outcome.fetched += 1
             if self._reporter.is_wanted:
                 self._reporter.add(message.properties.get(TIMESTAMP))
             is_over = self._take(message)
-            if options.tx:
-                if self._fetched % options.tx == 0:
-                    self._end_transaction()
-            elif options.ack_frequency and self._fetched % options.ack_frequency == 0:
-                session.acknowledge(sync=False)
-        if options.tx:
+            if batch and outcome.fetched % batch == 0:
+                self._settle(sync=False)
+        if self._acknowledges:
+            self._settle(sync=True)
+        outcome.is_complete = True
+
+    def _settle(self, *, sync: bool) -> None:
+        """Acknowledge what was received, or end its transaction. Only what is printed is acknowledged."""
+        sys.stdout.buffer.flush()
+        outcome = self._outcome
+        if self._options.tx:
             self._end_transaction()
-        elif options.ack_frequency:
-            session.acknowledge()
+            return
+        self._session.acknowledge(sync=sync)
+        if sync:
+            self._session.sync()  # those before it, too
+            outcome.settled = outcome.fetched
 
     def _fetch(self) -> Message | None:
-        if not self._receiver.available():
-            sys.stdout.buffer.flush()
-        try:
-            return self._receiver.fetch(self._timeout)
-        except Empty:
-            return None
+        """The next message; None if there is none in time, or Ctrl-C asks for the end."""
+        while True:
+            if not self._receiver.available():
+                sys.stdout.buffer.flush()
+                try:
+                    # It takes nothing, so that giving it up loses nothing.
+                    with self._interruption.waiting(), contextlib.suppress(Empty):
+                        self._session.next_receiver(self._timeout)
+                except KeyboardInterrupt:
+                    return None
+            try:
+                return self._receiver.fetch(0)
+            except Empty:
+                if self._timeout is not None:
+                    return None
 
     def _take(self, message: Message) -> bool:
         """Look at a message. Whether it is the last."""
@@ -203,11 +270,15 @@ class _Work:
     def _end_transaction(self) -> None:
         self._session.acknowledge(sync=False)
         self._transactions += 1
+        outcome = self._outcome
+        done = (outcome.settled or 0) + outcome.rolled_back
         frequency = self._options.rollback_frequency
         if frequency and self._transactions % frequency == 0:
             self._session.rollback()
+            outcome.rolled_back += outcome.fetched - done
         else:
             self._session.commit()
+            outcome.settled = outcome.fetched - outcome.rolled_back
 
 
 def main() -> None:

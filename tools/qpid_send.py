@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from broker.client import Message, Sender, Session
+from formats.wording import plural
 from tools.entry import distribution_version, run
 from tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
 from tools.messaging.report import Pace, Reporter, Throughput
@@ -115,10 +116,42 @@ def command(context: click.Context, /, **values: Any) -> None:
     if not values["address"]:
         raise click.UsageError("give an address with -a")
     options = SendOptions(**values)
-    context.exit(run_messaging("qpid-send", lambda: _send(options)))
+    outcome = _Outcome()
+    context.exit(run_messaging("qpid-send", lambda: _send(options, outcome), outcome.told))
 
 
-def _send(options: SendOptions) -> int:
+class _Outcome:
+    """What became of the messages.
+
+    Attributes:
+        sender: sends them; None before there is one.
+        sent: how many were sent.
+        committed: of those, how many in transactions that were committed; None without transactions.
+        rolled_back: and in transactions that were to be rolled back.
+        is_complete: all that was to be done is done.
+    """
+
+    def __init__(self) -> None:
+        self.sender: Sender | None = None
+        self.sent = self.rolled_back = 0
+        self.committed: int | None = None
+        self.is_complete = False
+
+    def told(self) -> str:
+        """What a person has to know of an end that was not the one wanted."""
+        if self.is_complete or self.sender is None:
+            return ""
+        sent = plural(self.sent, "message")
+        if self.committed is not None:
+            rest = f", {self.rolled_back:,} rolled back on request" if self.rolled_back else ""
+            return f"{sent} sent, {self.committed:,} committed{rest}"
+        if not self.sender.is_reliable:
+            return f"{sent} sent; the address asks for no confirmation"
+        confirmed = self.sent - self.sender.unsettled()
+        return f"{sent} sent, {confirmed:,} confirmed by the broker; of the rest it may have some"
+
+
+def _send(options: SendOptions, outcome: _Outcome) -> int:
     reporter = Reporter(
         Throughput(),
         click.echo,
@@ -128,9 +161,10 @@ def _send(options: SendOptions) -> int:
     )
     with connect(options.url, options.connection_options) as connection:
         session = connection.session(transactional=bool(options.tx))
-        sender = session.sender(options.address, capacity=options.capacity)
-        _Work(options, session, sender, reporter).run()
+        sender = outcome.sender = session.sender(options.address, capacity=options.capacity)
+        _Work(options, session, sender, reporter, outcome).run()
         sender.sync()
+        outcome.is_complete = True
         reporter.finish()
     return 0
 
@@ -138,8 +172,13 @@ def _send(options: SendOptions) -> int:
 class _Work:
     """All messages, one after the other, in their transactions."""
 
-    def __init__(self, options: SendOptions, session: Session, sender: Sender, reporter: Reporter) -> None:
+    def __init__(
+        self, options: SendOptions, session: Session, sender: Sender, reporter: Reporter, outcome: _Outcome
+    ) -> None:
         self._options, self._session, self._sender, self._reporter = options, session, sender, reporter
+        self._outcome = outcome
+        if options.tx:
+            outcome.committed = 0
         names = None
         if options.group_key is not None:
             names = groups(
@@ -156,7 +195,7 @@ class _Work:
             group_key=options.group_key,
             group_names=names,
         )
-        self._sent = 0
+        self._open = 0  # messages in the transaction that is open
         self._transactions = 0
 
     def run(self) -> None:
@@ -171,11 +210,11 @@ class _Work:
         limit = options.messages if options.messages is not None else 0 if options.content_stdin else 1
         pace = Pace(options.rate)
         for content in islice(contents, limit or None):
-            pace.keep(self._sent)
+            pace.keep(self._outcome.sent)
             self._send(content)
         for _ in range(options.send_eos):
             self._send(END_OF_STREAM)
-        if options.tx and self._sent % options.tx:
+        if self._open:
             self._end_transaction()
 
     def _send(self, content: Any) -> None:
@@ -192,19 +231,25 @@ class _Work:
             user_id=options.user_id,
         )
         self._sender.send(message, sync=False)
-        self._sent += 1
+        self._outcome.sent += 1
         if self._reporter.is_wanted:
             self._reporter.add()
-        if options.tx and self._sent % options.tx == 0:
-            self._end_transaction()
+        if options.tx:
+            self._open += 1
+            if self._open == options.tx:
+                self._end_transaction()
 
     def _end_transaction(self) -> None:
         self._transactions += 1
         frequency = self._options.rollback_frequency
+        outcome = self._outcome
         if frequency and self._transactions % frequency == 0:
             self._session.rollback()
+            outcome.rolled_back += self._open
         else:
             self._session.commit()
+            outcome.committed = (outcome.committed or 0) + self._open
+        self._open = 0
 
 
 def main() -> None:

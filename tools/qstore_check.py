@@ -23,7 +23,7 @@ from tools.check.report import plain_console, show_report
 from tools.dump.json_lines import JsonLines
 from tools.dump.objects import damage_object
 from tools.dump.tables import printable
-from tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, distribution_version, fail, run
 from tools.progress import reading_progress
 
 _EPILOG = """
@@ -47,7 +47,7 @@ Nothing is ever written to the store.
 
 
 @click.command("qstore-check", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(readable=False))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PathName(readable=False))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a report.")
 @click.option("--paranoid", is_flag=True, help="Read everything twice, with a second implementation of the checksums.")
 @click.version_option(distribution_version(), prog_name="qstore-check")

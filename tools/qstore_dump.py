@@ -24,7 +24,7 @@ from tools.dump.json_lines import JsonLines
 from tools.dump.records import dump_records
 from tools.dump.selection import BodyForm, Selection, parse_rids
 from tools.dump.tables import Tables, printable
-from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.names import unescape_name
 from tools.progress import reading_progress
 
@@ -75,7 +75,7 @@ class _Xid(click.ParamType[bytes]):
 
 
 @click.command("qstore-dump", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("path", type=click.Path(readable=False))
+@click.argument("path", type=PathName(readable=False))
 @click.option("--outstanding", is_flag=True, help="What recovery keeps: wiring, messages, open transactions.")
 @click.option("--transactions", is_flag=True, help="The transactions that are open, and what recovery does with them.")
 @click.option("--wiring", is_flag=True, help="Exchanges, queues, bindings, links, bridges and other objects.")
@@ -96,7 +96,7 @@ class _Xid(click.ParamType[bytes]):
     help="Bodies as text (base64 where they are none), in hex, left out, or as files in --body-dir.",
 )  # fmt: skip
 @click.option(
-    "--body-dir", type=click.Path(path_type=Path), help="Where --body files puts them.  [default: qstore-bodies]"
+    "--body-dir", type=PathName(path_type=Path), help="Where --body files puts them.  [default: qstore-bodies]"
 )
 @click.version_option(distribution_version(), prog_name="qstore-dump")
 @click.pass_context

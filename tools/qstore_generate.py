@@ -19,7 +19,7 @@ from store.errors import StoreError
 from store.key_value import CatalogueError
 from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
-from tools.entry import distribution_version, fail, run
+from tools.entry import PathName, distribution_version, fail, run
 from tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat
 from tools.generate.make import Fields
 from tools.generate.report import show_made, show_planned, writing_progress
@@ -73,7 +73,7 @@ _SHARE: Final = click.FloatRange(0, 1)
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("directory", metavar="OUT", type=click.Path(readable=False))
+@click.argument("directory", metavar="OUT", type=PathName(readable=False))
 @click.option("--stores", type=click.IntRange(1, _MOST_STORES), default=1, show_default=True, help="How many.")
 @click.option(
     "--format",

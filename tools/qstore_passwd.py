@@ -10,7 +10,7 @@ import sys
 import click
 
 from broker.security.users import MAX_NAME, UserFileError, Users
-from tools.entry import distribution_version, fail, run
+from tools.entry import PathName, distribution_version, fail, run
 
 _PROGRAM = "qstore-passwd"
 
@@ -28,7 +28,7 @@ A running broker knows of the change at once. Exit codes: 0 fine, 2 unusable inp
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("file", type=click.Path(readable=False))
+@click.argument("file", type=PathName(readable=False))
 @click.argument("user")
 @click.option("--delete", is_flag=True, help="Remove the user.")
 @click.option("--stdin", "from_input", is_flag=True, help="Take the password from standard input, and ask nothing.")

@@ -21,7 +21,7 @@ from store.quarantine import INDEX, Quarantine, QuarantineError
 from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
-from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.names import unescape_name
 from tools.quarantine.evidence import MOST_BYTES, RecordFinder, judge
 from tools.quarantine.injection import GAVE_UP, Wish, inject
@@ -45,7 +45,7 @@ Exit codes: 0 fine, 1 the quarantine itself is damaged, or not everything was in
 """
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
-_DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(readable=False))
+_DIRECTORY = click.argument("directory", metavar="DIR", type=PathName(readable=False))
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a report.")
 
 
@@ -205,7 +205,7 @@ def _show(quarantine: Quarantine, entry: QuarantineEntry, problem: str | None, *
 @command.command("inject", context_settings=_SETTINGS)
 @_DIRECTORY
 @click.argument("numbers", nargs=-1, required=True, metavar="NUMBER...", type=click.IntRange(min=1))
-@click.option("--store", required=True, type=click.Path(readable=False), help="The store; no broker may have it open.")
+@click.option("--store", required=True, type=PathName(readable=False), help="The store; no broker may have it open.")
 @click.option("--queue", metavar="NAME", help="The queue.  [default: the one that each entry was found in]")
 @click.option("--force", is_flag=True, help="Also what is not sound; what is wrong with it is said.")
 @click.option("--again", is_flag=True, help="Also what was injected before.")

@@ -34,7 +34,7 @@ from store.store_directory import LOCK
 from store.writable_disk import OsWritableDisk
 from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
-from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.progress import CountingDisk, reading_progress
 from tools.recover.objects import objects
 from tools.recover.report import show_recovery
@@ -67,8 +67,8 @@ Torn tails (acknowledged to nobody) are cut and are no loss.
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", type=click.Path(readable=False))
-@click.argument("destination", metavar="DEST", type=click.Path(readable=False))
+@click.argument("source", type=PathName(readable=False))
+@click.argument("destination", metavar="DEST", type=PathName(readable=False))
 @click.option("--dry-run", is_flag=True, help="Show what would be recovered; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, instead of a report.")
 @click.option(

@@ -28,7 +28,7 @@ from store.resize_plan import Choose, JournalPlan
 from store.sizing import MAX_PAGES
 from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
-from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.names import unescape_name
 from tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
 from tools.resize.wishes import ByRule, recommended_sizes, same_for_all
@@ -80,7 +80,7 @@ class _Asked(NamedTuple):
 
 
 @click.command("qstore-resize", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("store", type=click.Path(readable=False))
+@click.argument("store", type=PathName(readable=False))
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option(
     "--num-jfiles", type=click.IntRange(_LEAST_FILES, MAX_FILES), metavar="N",

@@ -24,7 +24,7 @@ from store.sizing import MAX_DEPTH, JournalTooLargeError, Transactions, Workload
 from tools.dump.json_lines import JsonLines
 from tools.dump.objects import damage_object
 from tools.dump.tables import Tables, printable
-from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.names import unescape_name
 from tools.progress import reading_progress
 from tools.size.amounts import MAX_AMOUNT, parse_amount, parse_count
@@ -115,7 +115,7 @@ class _Told(NamedTuple):
     "--store-type", type=click.Choice(list(_STORE_TYPES)), help="What kind of store it is for.  [default: qstore]"
 )
 @click.option(
-    "--from", "source", type=click.Path(readable=False), metavar="PATH",
+    "--from", "source", type=PathName(readable=False), metavar="PATH",
     help="Size each queue of this store (or journal) from the messages that it holds.",
 )  # fmt: skip
 @click.option(

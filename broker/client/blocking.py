@@ -279,6 +279,11 @@ class Sender:
         """Messages that the broker has not completed."""
         return self._core.unsettled
 
+    @property
+    def is_reliable(self) -> bool:
+        """The broker confirms messages: the address does not say otherwise."""
+        return self._core.target.reliable is not False
+
     def available(self) -> int:
         """Messages that can be sent without waiting."""
         return max(0, self._core.capacity - self._core.unsettled)

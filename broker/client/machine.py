@@ -25,7 +25,7 @@ from broker.protocols.amqp_0_10.client_connection import ClientConnection, Clien
 from broker.protocols.amqp_0_10.connection import Phase
 from broker.protocols.amqp_0_10.sequence import Completed, unwrap
 from broker.protocols.amqp_0_10.session import State, detach_reason
-from broker.security.mechanisms import ClientMechanism, choose_mechanism
+from broker.security.mechanisms import ANONYMOUS, PLAIN, ClientMechanism, choose_mechanism
 from formats.amqp_0_10.codes import ErrorCode
 from formats.amqp_0_10.commands import decode_command, decode_result
 
@@ -138,7 +138,12 @@ class WireConnection(ClientConnection):
         def choose(offered: tuple[str, ...]) -> ClientMechanism:
             mechanism = choose_mechanism(offered, options.sasl_mechanisms, username, password)
             if mechanism is None:
-                hint = "give a user name and a password" if username is None else "none of these can be used"
+                hint = "none of these can be used"
+                if username is None:
+                    hint = "give a user name and a password"
+                elif ANONYMOUS in offered and PLAIN not in offered:
+                    hint = f"it has no users that {username!r} could be checked against; leave the name out, or start "
+                    hint += "the broker with --user-file"
                 raise ValueError(f"the broker offers {', '.join(offered) or 'no SASL mechanism'}: {hint}")
             return mechanism
 

@@ -44,6 +44,8 @@ ROUTING_KEY: Final = "x-amqp-0-10.routing-key"
 TIMESTAMP: Final = "x-amqp-0-10.timestamp"
 
 PERSISTENT: Final = 2
+_MAX_PRIORITY: Final = 255
+_MAX_TTL: Final = (1 << 64) // 1000 - 1  # seconds: 64 bits hold the milliseconds
 DEFAULT_PRIORITY: Final = 4  # what a message without a priority has, by the specification
 
 _NOT_SENT_AS_HEADERS: Final = frozenset([APP_ID, CONTENT_ENCODING, ROUTING_KEY, TIMESTAMP])
@@ -62,7 +64,7 @@ class Message:
         reply_to: address that answers are sent to.
         properties: application headers.
         durable: it outlives a restart of the broker, on a durable queue.
-        ttl: seconds after which it is dropped, None for never.
+        ttl: seconds after which it is dropped, not negative; None or 0 for never.
         priority: 0 to 255; None is 4.
         id: a UUID, or the text of one.
         correlation_id: what it answers.
@@ -194,7 +196,7 @@ def encode_message(message: Message, routing_key: str, subject: str | None) -> t
         subject: its subject, the address's if it has none of its own.
 
     Raises:
-        ContentError: there is no encoding for something in it.
+        ContentError: there is no encoding for something in it, or its ttl or priority is out of range.
     """
     if message._body is None:
         own_type, body = encode_content(message._content)
@@ -202,6 +204,8 @@ def encode_message(message: Message, routing_key: str, subject: str | None) -> t
     else:
         content_type, body = message.content_type, message._body
     properties = message.properties
+    if message.ttl is not None or message.priority is not None:
+        _check_numbers(message.ttl, message.priority)
     try:
         delivery = _delivery_properties(
             routing_key, message.durable, message.priority, _milliseconds(message.ttl), message.redelivered
@@ -234,6 +238,14 @@ def mark_redelivered(header: bytes) -> bytes:
     """A header that `encode_message` made, marked as one that may have come before."""
     # Field 2 of delivery-properties, which come first: a bit without bytes of its own.
     return header[:6] + bytes([header[6] | 4]) + header[7:]
+
+
+def _check_numbers(ttl: float | None, priority: int | None) -> None:
+    """Raise ContentError if one of them is out of its range: on the wire it would be another number, or none."""
+    if ttl is not None and not 0 <= ttl <= _MAX_TTL:
+        raise ContentError(f"a ttl of {ttl} seconds cannot be sent: give 0 to {_MAX_TTL:,}, or None for no limit")
+    if priority is not None and not 0 <= priority <= _MAX_PRIORITY:
+        raise ContentError(f"a priority of {priority} cannot be sent: give 0 to {_MAX_PRIORITY}")
 
 
 def _milliseconds(seconds: float | None) -> int | None:

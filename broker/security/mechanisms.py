@@ -210,6 +210,8 @@ def choose_mechanism(
 ) -> ClientMechanism | None:
     """What a client takes of what a server offers; None if there is nothing that both have.
 
+    Who gives a name is not made anonymous because the server cannot check it, unless ANONYMOUS is allowed by name.
+
     Args:
         offered: the server's mechanisms.
         allowed: those that may be used; None for all.
@@ -219,6 +221,6 @@ def choose_mechanism(
     usable = [name for name in offered if allowed is None or name in allowed]
     if user is not None and PLAIN in usable:
         return PlainClient(user, password or "")
-    if ANONYMOUS in usable:
+    if ANONYMOUS in usable and (user is None or allowed is not None):
         return AnonymousClient()
     return None

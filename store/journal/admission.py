@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from store.journal.gathering import record_blocks
 from store.journal.relocating import Relocating
 from store.journal.space import MAX_BLOCKS
-from store.journal.step import JournalBusyError, JournalFailedError, JournalFullError
+from store.journal.step import JournalBusyError, JournalFailedError, JournalFullError, over_threshold
 
 
 class Admission(Relocating):
@@ -63,7 +64,7 @@ class Admission(Relocating):
         self._admit_kept(blocks, count, outcome, largest, escorts)
 
     def _over_threshold(self) -> JournalFullError:
-        return JournalFullError(f"Enqueue capacity threshold exceeded on {self.identity.title}.")
+        return over_threshold(self.identity.title, self._files, self._file * BLOCK_SIZE // PAGE_SIZE)
 
     def _admit_kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:
         """The second and third rule: room for `blocks` that stay: `count` messages, dequeues of `escorts` blocks."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from formats.rhm.geometry import MAX_FILES
+
 
 class Write(NamedTuple):
     """Bytes for one file of the journal.
@@ -56,6 +58,21 @@ class JournalError(Exception):
 
 class JournalFullError(JournalError):
     """There is no room for the record, and none will be until messages are dequeued."""
+
+
+def over_threshold(title: str, files: int, pages: int) -> JournalFullError:
+    """The error of an enqueue that would take a ring above its threshold: first qpidd's sentence, then what to do.
+
+    Args:
+        title: names the journal: `queue "orders"`.
+        files: those of its ring.
+        pages: of 64 KiB, in each file; 0 for less than one.
+    """
+    larger = f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"
+    return JournalFullError(
+        f"Enqueue capacity threshold exceeded on {title}. Consume messages; or stop the broker and enlarge the "
+        f"journal: qstore-resize DATA-DIR QUEUE {larger}; or declare queues with a larger qpid.file_count or qpid.file_size"
+    )
 
 
 class JournalBusyError(JournalError):

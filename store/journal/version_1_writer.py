@@ -30,13 +30,13 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind, RecordHeader
 from store.journal.journal import Journal
 from store.journal.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
-from store.journal.step import JournalError, JournalFailedError, JournalFullError, Step
+from store.journal.step import JournalError, JournalFailedError, JournalFullError, Step, over_threshold
 from store.journal.version_1_ring import Version1Ring
 from store.threshold import THRESHOLD_PERCENT
 
@@ -281,7 +281,7 @@ class Version1Writer:
         present, used = divmod(self._ring.position, file_blocks)
         reached = (used + blocks + self._reserve - 1) // file_blocks
         if reached >= files or any(self._counts[(present + ahead) % files] for ahead in range(1, reached + 1)):
-            raise JournalFullError(f'Enqueue capacity threshold exceeded on queue "{self._name}".')
+            raise over_threshold(f'queue "{self._name}"', files, self._geometry.data_size // PAGE_SIZE)
 
     def _error(self, what: str) -> JournalError:
         return JournalError(f'queue "{self._name}": {what}')

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from store.journal.format import JournalFormat
 from store.journal.gathering import FIXED, data_crc
-from store.journal.step import JournalFullError
+from store.journal.step import JournalFullError, over_threshold
 from store.threshold import enqueue_limit, threshold
 from tests.support.memory_ring import MemoryRing
 
@@ -132,8 +132,18 @@ def test_an_empty_ring_takes_enqueues_up_to_the_threshold(files: int, blocks: in
 
 def test_the_error_of_a_full_journal() -> None:
     ring = filled(Geometry(4, 65536), 100)
-    with pytest.raises(JournalFullError, match=r'^Enqueue capacity threshold exceeded on queue "q"\.$'):
+    with pytest.raises(JournalFullError) as caught:
         ring.do(lambda rid: ring.writer.enqueue(rid, (b"x" * 9000,), 9000, 0))
+    assert str(caught.value) == (
+        'Enqueue capacity threshold exceeded on queue "q". Consume messages; or stop the broker and enlarge the '
+        "journal: qstore-resize DATA-DIR QUEUE --num-jfiles 8; or declare queues with a larger qpid.file_count or "
+        "qpid.file_size"
+    )
+
+
+def test_the_remedy_stays_within_the_largest_journal() -> None:
+    assert "--num-jfiles 64;" in str(over_threshold("q", 40, 1))
+    assert "--jfile-size-pgs 48;" in str(over_threshold("q", 64, 24))
 
 
 def test_room_comes_back_with_dequeues() -> None:

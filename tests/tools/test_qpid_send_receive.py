@@ -201,7 +201,11 @@ def test_as_processes(url: str, queue: str) -> None:
     sent = process("qpid_send", "-a", queue, "-m", "3", "--content-string", "é", "--rate", "1000", *options)
     assert (sent.returncode, sent.stdout, sent.stderr) == (0, "", "")
     received = process("qpid_receive", "-a", queue, *options)
-    assert (received.returncode, received.stdout, received.stderr) == (0, "é\n" * 3, "")
+    assert (received.returncode, received.stdout, received.stderr) == (
+        0,
+        "é\n" * 3,
+        "qpid-receive: 3 messages received\n",
+    )
 
 
 # ---------------------------------------------------------------------------------------------- errors

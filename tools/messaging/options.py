@@ -132,18 +132,27 @@ def connect(url: str, options: dict[str, Value]) -> Connection:
     return Connection.establish(url, **options)
 
 
-def run_messaging(program: str, work: Callable[[], int]) -> int:
-    """Do the command's work. What goes wrong is said in one line, and makes `EXIT_FAILED`."""
+def run_messaging(program: str, work: Callable[[], int], told: Callable[[], str]) -> int:
+    """Do the command's work. What goes wrong is said in one line, and makes `EXIT_FAILED`.
+
+    Args:
+        program: the command's name.
+        work: does it, and returns the exit code.
+        told: what there is to say on standard error at the end, however that came; empty for nothing.
+    """
     try:
         code = work()
         sys.stdout.flush()
     except MessagingError as error:
         click.echo(f"{program}: {printable(str(error))}", err=True)
-        return EXIT_FAILED
+        code = EXIT_FAILED
     except BrokenPipeError:
         raise
     except OSError as error:
         text = f"{error.filename or 'standard input or output'}: {error.strerror or error}"
         click.echo(f"{program}: {printable(text)}", err=True)
-        return EXIT_FAILED
+        code = EXIT_FAILED
+    finally:
+        if text := told():
+            click.echo(f"{program}: {printable(text)}", err=True)
     return code
