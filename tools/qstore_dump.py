@@ -6,18 +6,21 @@ cannot be used.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from pathlib import Path
+from typing import Any, Final
 
 import click
 from rich.console import Console
 
 from formats.rhm.records import RECORD_KINDS, Kind
+from formats.wording import plural
 from store.disk import OsDisk
 from store.errors import advice
 from store.in_use import holder_of_store
 from store.layout import UnusableInputError
-from store.offline import open_store
+from store.offline import OfflineStore, RecoveredStore, open_store
 from tools.dump.body_files import BodyFileError
 from tools.dump.dump import Output, Sections, dump_recovered
 from tools.dump.json_lines import JsonLines
@@ -25,8 +28,10 @@ from tools.dump.records import dump_records
 from tools.dump.selection import BodyForm, Selection, parse_rids
 from tools.dump.tables import Tables, printable
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
-from tools.names import unescape_name
+from tools.names import escape_name, unescape_name
 from tools.progress import reading_progress
+
+_MOST_NAMED: Final = 5  # queues or transactions that an error names
 
 _EPILOG = """
 \b
@@ -138,12 +143,13 @@ def command(
         with reading_progress(OsDisk()) as disk:
             store = open_store(disk, path, holder_of_store)
             disk.expect("reading journals", store.size)
+            _check_queues(path, store, selection)
             recovered = store.recover() if any(sections) else None
             if outstanding:
                 disk.expect("reading messages", store.size)
             if sys.stdout.isatty():
                 disk.done()
-            output = _output(as_json=as_json)
+            output = _Watched(_output(as_json=as_json))
             if recovered is None:
                 dump_records(store, output, selection, form, bodies)
             else:
@@ -157,14 +163,67 @@ def command(
     except OSError as error:
         # Reading always names its file; what has no name is what was written to.
         fail("qstore-dump", f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
-    for name in sorted(selection.queues - store.queue_names()):
-        store.notices.append(f'there is no queue "{name}" here')
     for notice in store.notices:
         click.echo(f"notice: {printable(notice)}", err=True)
     if store.damage:
         count = len(store.damage)
-        click.echo(f"{count} {'damage' if count == 1 else 'damages'} found; they are listed.", err=True)
+        click.echo(f"{plural(count, 'damage')} found; {'it is' if count == 1 else 'they are'} listed.", err=True)
+    if not sections.wiring or outstanding or transactions:
+        _check_xids(path, selection, output, recovered)
+    if store.damage:
         context.exit(EXIT_DAMAGE)
+
+
+def _check_queues(path: str, store: OfflineStore, selection: Selection) -> None:
+    """A queue that is asked for, and is not there, is no answer: say which there are."""
+    known = {each: escape_name(each) for each in store.queue_names()}
+    for name in sorted(selection.queues - known.keys()):
+        shown = escape_name(name)
+        near = difflib.get_close_matches(shown, known.values(), _MOST_NAMED)
+        there = near or sorted(known.values())[:_MOST_NAMED]
+        rest = f" and {len(known) - len(there):,} more" if len(known) > len(there) and not near else ""
+        listed = ", ".join(f'"{each}"' for each in there) + rest
+        what = "there are no queues" if not known else f"do you mean {listed}?" if near else f"there are {listed}"
+        fail("qstore-dump", f'{path}: there is no queue "{shown}"; {what}')
+
+
+def _check_xids(path: str, selection: Selection, output: _Watched, recovered: RecoveredStore | None) -> None:
+    """The same for a transaction."""
+    for xid in sorted(selection.xids):
+        if xid.hex() in output.xids:
+            continue
+        if recovered is None:
+            what = "no record has this id; --transactions shows those that are open"
+        else:
+            known = [each.xid.hex() for each in recovered.transactions]
+            listed = ", ".join(known[:_MOST_NAMED]) + (", …" if len(known) > _MOST_NAMED else "")
+            what = f"open are {listed}" if known else "none is open; leave the view out to search all records"
+        fail("qstore-dump", f"{path}: there is no transaction {xid.hex() or repr('')} in what was asked for; {what}")
+
+
+class _Watched:
+    """An output that notes which transactions it has shown.
+
+    Attributes:
+        most_of_body: see `Output`.
+        xids: those that were shown, in hex.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self.most_of_body = output.most_of_body
+        self.xids: set[str] = set()
+
+    def show(self, fields: dict[str, Any]) -> None:
+        """Print one object."""
+        xid = fields.get("xid")
+        if xid is not None:
+            self.xids.add(xid)
+        self._output.show(fields)
+
+    def flush(self) -> None:
+        """Print what was held back."""
+        self._output.flush()
 
 
 def _output(*, as_json: bool) -> Output:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import click
 from rich.console import Console
 
+from formats.wording import plural
 from store.disk import OsDisk
 from store.errors import advice
 from store.in_use import holder_of_store
@@ -247,7 +248,7 @@ def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bo
         click.echo(f"notice: {printable(notice)}", err=True)
     if store.damage:
         count = len(store.damage)
-        click.echo(f"{count} {'damage' if count == 1 else 'damages'} found; they are listed.", err=True)
+        click.echo(f"{plural(count, 'damage')} found; {'it is' if count == 1 else 'they are'} listed.", err=True)
     return bool(store.damage)
 
 

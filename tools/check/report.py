@@ -9,14 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from formats.wording import plural
 from store.check.check import ORPHAN, PREPARED_LIST, StoreCheck
 from store.damage import Damage
 from tools.check.objects import Object, journal_object, store_object, transactions_of
+from tools.dump.rows import print_rows
 from tools.dump.tables import printable
 from tools.figures import percent
 
 _MOST_SHOWN: Final = 200  # damages, and notices, of one store; --json shows all
 _FULL: Final = 1.0
+_GAP: Final = 3  # spaces between columns
 _PLAIN_WIDTH: Final = 160  # columns where standard output is no terminal
 
 
@@ -25,7 +28,7 @@ def show_report(console: Console, path: str, check: StoreCheck, seconds: float, 
     store = store_object(path, check, paranoid=paranoid)
     console.print(Text(f"{printable(path)}: {store['format']}", style="bold"))
     if check.journals:
-        console.print(_journals(check, plain=not console.is_terminal))
+        _show_journals(console, check)
     _show_transactions(console, check)
     show_damage(console, check.damage)
     show_notices(console, check.notices)
@@ -38,26 +41,47 @@ def plain_console() -> Console:
     return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
 
 
-def _journals(check: StoreCheck, *, plain: bool) -> Table:
-    table = Table(box=None if plain else box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("QUEUE", overflow="fold")
-    for title in ("RECORDS", "OUTSTANDING", "IN DOUBT", "OPEN TX", "FILL"):
+_NUMBERS: Final = ("RECORDS", "OUTSTANDING", "IN DOUBT", "OPEN TX", "FILL")
+_OLDEST_TITLE: Final = "OLDEST LIVE RECORD"
+
+
+def _show_journals(console: Console, check: StoreCheck) -> None:
+    """The table. Where it is too wide for the console, places stand below their rows, and then names above them."""
+    journals = [journal_object(journal) for journal in check.journals]
+    names, oldest = [_name(fields) for fields in journals], [_oldest(fields) for fields in journals]
+    numbers = [
+        [f"{journal.records:,}", *_numbers(fields)] for journal, fields in zip(check.journals, journals, strict=True)
+    ]
+    room = console.width - sum(
+        max(map(len, (title, *map(str, column)))) + _GAP
+        for title, column in zip((*_NUMBERS, "DAMAGE"), zip(*numbers, strict=True), strict=True)
+    )
+    name_width = max(len("QUEUE"), *(each.cell_len for each in names))
+    has_places = room >= name_width + _GAP + max(len(_OLDEST_TITLE), *(each.cell_len for each in oldest))
+    has_names = room >= name_width
+    has_rule = console.is_terminal
+    table = Table(box=box.SIMPLE_HEAD if has_rule else None, padding=(0, 1), pad_edge=False, show_edge=False)
+    table.add_column("QUEUE", no_wrap=True, min_width=0 if has_names else len("QUEUE"))
+    for title in _NUMBERS:
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("OLDEST LIVE RECORD", overflow="fold")
+    if has_places:
+        table.add_column(_OLDEST_TITLE, no_wrap=True)
     table.add_column("DAMAGE", justify="right", no_wrap=True)
-    for journal in check.journals:
-        fields = journal_object(journal)
-        table.add_row(
-            _name(fields),
-            f"{journal.records:,}",
-            _number(fields["outstanding"]),
-            _in_doubt(fields),
-            _number(fields["open_transactions"]),
-            _fill(fields),
-            _oldest(fields),
-            Text(str(fields["damage"]), style="bold red") if fields["damage"] else Text("-"),
-        )
-    return table
+    for name, row, place in zip(names, numbers, oldest, strict=True):
+        table.add_row(name if has_names else "", *row[:-1], *([place] if has_places else []), row[-1])
+    above = [None if has_names else name for name in names]
+    places = [[f"oldest live record: {place}"] if place.plain != "-" and not has_places else [] for place in oldest]
+    print_rows(console, table, above, places, has_rule=has_rule)
+
+
+def _numbers(fields: Object) -> list[str | Text]:
+    return [
+        _number(fields["outstanding"]),
+        _in_doubt(fields),
+        _number(fields["open_transactions"]),
+        _fill(fields),
+        Text(str(fields["damage"]), style="bold red") if fields["damage"] else Text("-"),
+    ]
 
 
 def _name(fields: Object) -> Text:
@@ -132,9 +156,9 @@ def show_rest(console: Console, count: int, what: str) -> None:
 
 def _sum(store: Object, seconds: float) -> Text:
     count = store["damage"]
-    found = "no damage" if not count else "1 damage" if count == 1 else f"{count:,} damages"
-    queues = "1 queue" if store["queues"] == 1 else f"{store['queues']:,} queues"
+    found = plural(count, "damage") if count else "no damage"
+    queues = plural(store["queues"], "queue")
     records = store["records"]
     speed = f", {records / seconds:,.0f} a second" if seconds >= 1 else ""
-    text = f"{queues}, {records:,} records in {seconds:.1f} s{speed}: {found}"
+    text = f"{queues}, {plural(records, 'record')} in {seconds:.1f} s{speed}: {found}"
     return Text(text, style="bold red" if count else "bold green")

@@ -8,7 +8,7 @@ from anyone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from rich import box
@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from formats.wording import plural
+from tools.dump.rows import print_rows
 from tools.names import escape_name
 
 _BATCH: Final = 100  # rows of one table on a terminal
@@ -37,6 +39,11 @@ class Column(NamedTuple):
         cell: how a cell follows from an object.
         number: whether it is a number.
         long: whether cells may be long: on a narrow terminal they are cut, before columns are left out.
+        whole: whether cells mean nothing when they are cut, as ids and places.
+        apart: whether a cell stands on a line of its own below its row, always.
+
+    What a terminal has no room for stands on lines of their own below the row, and so does what is `whole` and would
+    be cut.
     """
 
     title: str
@@ -44,6 +51,8 @@ class Column(NamedTuple):
     cell: Callable[[Mapping[str, Any]], str]
     number: bool = False
     long: bool = False
+    whole: bool = False
+    apart: bool = False
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -109,12 +118,12 @@ def _content(fields: Mapping[str, Any]) -> str:
     if "prepared" in fields:
         return f"prepared, {fields['prepared']}"
     if "blocks" in fields:
-        return f"{fields['blocks']} block{'' if fields['blocks'] == 1 else 's'}"
+        return plural(fields["blocks"], "block")
     message = fields.get("message")
     if message is None:
         return ""
     where = f"{message['exchange'] or ''}/{message['routing_key'] or ''}"
-    return f"{printable(where)}  {message['body_length']} bytes  {_body(message)}".rstrip()
+    return f"{printable(where)}  {plural(message['body_length'], 'byte')}  {_body(message)}".rstrip()
 
 
 COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
@@ -163,20 +172,21 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("state", 16, _field("state")),
         Column("exchange", 14, _field("exchange")),
         Column("routing key", 14, _field("routing_key")),
-        Column("message id", 36, _field("message_id"), long=True),
+        Column("message id", 36, _field("message_id"), whole=True),
         Column("bytes", 8, _field("body_length"), number=True),
         Column("headers", 24, _pairs("headers"), long=True),
         Column("body", 0, _body, long=True),
+        Column("xid", 0, _field("xid"), apart=True),
     ),
     "transaction": (
         Column("state", 10, _field("state")),
         Column("type", 5, _field("type")),
         Column("format", 6, _field("format"), number=True),
-        Column("global id", 24, _field("global_id"), long=True),
-        Column("branch id", 24, _field("branch_id"), long=True),
+        Column("global id", 24, _field("global_id"), whole=True),
+        Column("branch id", 24, _field("branch_id"), whole=True),
         Column("enqueues", 8, _field("enqueues"), number=True),
         Column("dequeues", 8, _field("dequeues"), number=True),
-        Column("xid", 0, _field("xid"), long=True),
+        Column("xid", 0, _field("xid"), whole=True),
     ),
     "record": (
         Column("queue", 16, _field("queue")),
@@ -189,14 +199,14 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("check", 7, _field("checksum")),
         Column("flags", 13, _flags),
         Column("content", 40, _content, long=True),
-        Column("xid", 0, _field("xid"), long=True),
+        Column("xid", 0, _field("xid"), whole=True),
     ),
     "damage": (
-        Column("damaged file", 40, _field("file"), long=True),
+        Column("damaged file", 40, _field("file"), whole=True),
         Column("offset", 10, _hex("offset")),
         Column("rid", 10, _hex("rid")),
-        Column("what is wrong", 40, _field("what"), long=True),
-        Column("consequence", 0, _field("consequence"), long=True),
+        Column("what is wrong", 40, _field("what"), whole=True),
+        Column("consequence", 0, _field("consequence"), whole=True),
     ),
 }
 
@@ -229,6 +239,8 @@ class Tables:
         cells = [column.cell(fields) for column in COLUMNS[kind]]
         if not self._framed:
             self._line(_aligned(cells, COLUMNS[kind]))
+            for each in _below(cells, COLUMNS[kind], [not column.apart for column in COLUMNS[kind]]):
+                self._line(f"    {each}")
             return
         self._rows.append(cells)
         if len(self._rows) >= _BATCH:
@@ -237,9 +249,7 @@ class Tables:
     def flush(self) -> None:
         """Print what was gathered."""
         if self._rows:
-            self._console.print(
-                _framed(COLUMNS[self._kind], self._rows, self._console.width, damaged=self._kind == "damage")
-            )
+            _print_framed(self._console, COLUMNS[self._kind], self._rows, damaged=self._kind == "damage")
             self._rows = []
         self._console.file.flush()
 
@@ -250,27 +260,44 @@ class Tables:
 def _aligned(cells: list[str], columns: tuple[Column, ...]) -> str:
     parts = []
     for cell, column in zip(cells, columns, strict=True):
-        padding = " " * (column.width - cell_len(cell))
-        parts.append(padding + cell if column.number else cell + padding)
+        if not column.apart:
+            padding = " " * (column.width - cell_len(cell))
+            parts.append(padding + cell if column.number else cell + padding)
     return "  ".join(parts).rstrip()
 
 
-def _framed(columns: tuple[Column, ...], rows: list[list[str]], room: int, *, damaged: bool) -> Table:
-    widths = _fitted([_natural_width(column, index, rows) for index, column in enumerate(columns)], columns, room)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold red" if damaged else "bold", pad_edge=False)
+def _below(cells: list[str], columns: tuple[Column, ...], shown: Sequence[bool]) -> list[str]:
+    """Lines for the cells that do not stand in their row: one for each that is to be seen whole, one for the others."""
+    rest = [(column, cell) for cell, column, here in zip(cells, columns, shown, strict=True) if cell and not here]
+    own = [f"{column.title}: {cell}" for column, cell in rest if column.whole or column.apart]
+    others = "  ".join(f"{column.title}: {cell}" for column, cell in rest if not (column.whole or column.apart))
+    return [others, *own] if others else own
+
+
+def _print_framed(console: Console, columns: tuple[Column, ...], rows: list[list[str]], *, damaged: bool) -> None:
+    natural = [_natural_width(column, index, rows) for index, column in enumerate(columns)]
+    widths = _fitted(natural, columns, console.width)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold red" if damaged else "bold", show_edge=False)
     for column, width in zip(columns, widths, strict=True):
         if width:
             justify: Literal["left", "right"] = "right" if column.number else "left"
             table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+    if not table.columns:
+        for row in rows:
+            for line in _below(row, columns, [False] * len(columns)):
+                console.print(Text(line), soft_wrap=True)
+        return
     for row in rows:
         table.add_row(*(Text(cell) for cell, width in zip(row, widths, strict=True) if width))
-    return table
+    below = [_below(row, columns, [width > 0 for width in widths]) for row in rows]
+    print_rows(console, table, [None] * len(rows), below, has_rule=True)
+    console.print()
 
 
 def _natural_width(column: Column, index: int, rows: list[list[str]]) -> int:
     """Cells that the widest entry of a column takes; 0 for a column in which nothing stands."""
     widest = max(cell_len(row[index]) for row in rows)
-    return max(widest, len(column.title)) if widest else 0
+    return max(widest, cell_len(column.title)) if widest and not column.apart else 0
 
 
 def _fitted(widths: list[int], columns: tuple[Column, ...], room: int) -> list[int]:
@@ -284,7 +311,10 @@ def _fitted(widths: list[int], columns: tuple[Column, ...], room: int) -> list[i
     for index in reversed(range(len(columns))):
         if columns[index].long and fitted[index] > _LEAST_CELL:
             fitted[index] = max(fitted[index] - max(excess(), 0), _LEAST_CELL)
-    for index in reversed(range(1, len(columns))):
+    for index in reversed(range(0 if columns[0].whole else 1, len(columns))):
         if excess() > 0:
             fitted[index] = 0
+    for index in reversed(range(len(columns))):  # there is room again for what was cut more than was needed
+        if columns[index].long and 0 < fitted[index] < widths[index]:
+            fitted[index] = min(widths[index], fitted[index] + max(-excess(), 0))
     return fitted
