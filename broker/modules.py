@@ -12,6 +12,7 @@ that is installed beside this one would decide what is loaded here (000, C1, has
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -95,6 +96,17 @@ def _loaded(point: EntryPoint) -> StoreModule:
     except (ImportError, AttributeError) as error:
         raise ModuleError(f"module {point.name} ({point.value}) cannot be loaded: {printable(str(error))}") from error
     return module
+
+
+def options_elsewhere() -> dict[str, str]:
+    """The options of all modules that could be loaded, by name and alias, with the name of the module to load."""
+    found: dict[str, str] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda each: (len(each.name), each.name)):
+        with contextlib.suppress(ModuleError):
+            for option in _loaded(point).options:
+                for name in filter(None, (option.name, option.alias)):
+                    found.setdefault(name, point.name)
+    return found
 
 
 class ModuleOptions(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Final
 from broker.data_dir import default_data_directory
 from broker.log_sinks import LineFormat, Logging, Sinks, has_syslog
 from broker.logs import LogError, Rules, enabled_rules, parse_rule
-from broker.modules import ModulesFound, load_store, modules_in, options_of
+from broker.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
 from broker.options.lookup import Table
 from broker.options.option import OptionError
 from broker.options.sources import open_sources, read_sources
@@ -69,7 +69,7 @@ def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> Plan:
     found = ModulesFound() if directory is None else modules_in(directory)
     module = load_store([*sources.modules(), *found.names])
     added = None if module is None else options_of(module)
-    table = Table(GROUPS if added is None else (*GROUPS, added.group))
+    table = Table(GROUPS, options_elsewhere()) if added is None else Table((*GROUPS, added.group))
     said = read_sources(sources, table)
     values = Values(table, said.given)
     values.check()

@@ -157,7 +157,7 @@ def _run_broker(plan: Plan, child: daemon.Child | None) -> int:
             module = None if plan.module is None else LoadedModule(plan.module, plan.module_values)
             is_clean = Life(settings, module, distribution_version(), pid_directory, report.ready, log.reopen).run()
         except StartError as error:
-            _LOG.critical("Unexpected error: %s%s", _CANNOT_START, error)
+            _LOG.critical("%s%s", _CANNOT_START, error)
             report.failed(_CANNOT_START + str(error))
             return 1
         except Exception as error:

@@ -53,6 +53,7 @@ from broker.wiring_checks import (
     check_type,
 )
 from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+from formats.wording import plural
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -225,9 +226,12 @@ class Wiring:
         """
         queue = self.find_queue(name)
         if if_empty and not queue.is_empty:
-            raise PreconditionFailedError(f'queue "{name}" is not empty: it has {queue.message_count} messages')
+            raise PreconditionFailedError(
+                f'queue "{name}" is not empty: it has {plural(queue.message_count, "message")}'
+            )
         if if_unused and queue.consumer_count:
-            raise PreconditionFailedError(f'queue "{name}" is in use: it has {queue.consumer_count} consumers')
+            users = plural(queue.consumer_count, "consumer")
+            raise PreconditionFailedError(f'queue "{name}" is in use: it has {users}')
         check_owner(queue, owner)
         await self._delete_queue(queue)
 

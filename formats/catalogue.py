@@ -46,6 +46,7 @@ from uuid import UUID
 
 from formats.checksum import extend_crc32c
 from formats.errors import FormatError
+from formats.wording import with_article
 
 FORMAT_VERSION = 2
 """The store format that this layout belongs to."""
@@ -249,12 +250,12 @@ def encode(entry: Entry) -> tuple[bytes, bytes]:
     in_value = [field.write(next(columns)) for field in layout.value_fields]
     record = cast(bytes, next(columns)) if layout.has_record else b""
     if len(record) > MAX_RECORD:
-        raise ValueError(f"a {_name(kind)} record of {len(record)} bytes is over the limit of {MAX_RECORD}")
+        raise ValueError(f"{with_article(_name(kind))} record of {len(record)} bytes is over the limit of {MAX_RECORD}")
     try:
         key = layout.key.pack(kind, *in_key)
         body = bytes((VALUE_VERSION,)) + layout.value.pack(*in_value) + record
     except struct.error as error:
-        raise ValueError(f"a {_name(kind)} entry has a field out of range: {error}") from None
+        raise ValueError(f"{with_article(_name(kind))} entry has a field out of range: {error}") from None
     return key, _checksum(key, body).to_bytes(4, "big") + body
 
 
@@ -263,13 +264,13 @@ def decode(key: bytes, value: bytes) -> Entry:
     kind = kind_of(key)
     layout = _LAYOUTS[kind]
     if len(key) != layout.key.size:
-        raise CatalogueFormatError(f"a {_name(kind)} key has {len(key)} bytes instead of {layout.key.size}")
+        raise CatalogueFormatError(f"{with_article(_name(kind))} key has {len(key)} bytes instead of {layout.key.size}")
     head = _ENVELOPE.size + layout.value.size
     if len(value) < head or (len(value) > head and not layout.has_record) or len(value) > head + MAX_RECORD:
-        raise CatalogueFormatError(f"a {_name(kind)} value cannot have {len(value)} bytes", len(value))
+        raise CatalogueFormatError(f"{with_article(_name(kind))} value cannot have {len(value)} bytes", len(value))
     crc, version = _ENVELOPE.unpack_from(value)
     if crc != _checksum(key, value[4:]):
-        raise CatalogueFormatError(f"the checksum of a {_name(kind)} value does not match")
+        raise CatalogueFormatError(f"the checksum of {with_article(_name(kind))} value does not match")
     if version != VALUE_VERSION:
         raise CatalogueFormatError(
             f"{_name(kind)} value version {version} is not known; this software reads version {VALUE_VERSION}", 4

@@ -49,6 +49,7 @@ from formats.catalogue import (
     encode,
     kind_of,
 )
+from formats.wording import with_article
 from store.key_value import CatalogueError, KeyValue
 
 _Numbered = TypeVar("_Numbered", QueueEntry, ExchangeEntry, BindingEntry, GeneralEntry)
@@ -270,7 +271,7 @@ class Catalogue:
     def _create(self, kind: Kind, entry: _Numbered, highest_id: int) -> None:
         key, _ = encode(entry)
         if self._key_value.get(key) is not None:
-            raise CatalogueError(f"cannot be created: there is a {_described(key)} already")
+            raise CatalogueError(f"cannot be created: there is {with_article(_described(key))} already")
         self._commit([entry, self._next_id(kind, highest_id)], counts={kind: 1})
 
     def _next_id(self, kind: Kind, highest_id: int) -> NextId:

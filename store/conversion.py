@@ -39,6 +39,7 @@ from formats.broker_records.wiring import (
     Queue,
 )
 from formats.catalogue import Kind
+from formats.wording import plural
 from store.catalogue import Catalogue
 from store.damage import Damage
 from store.environment import Environment
@@ -174,11 +175,14 @@ def _failure(directory: StoreDirectory, error: OSError, advice: str = "the old s
 
 
 def _converted(report: ConversionReport) -> LogLine:
-    left_out = f"; {report.damage} damages in the old store, see above and qstore-check" if report.damage else ""
+    left_out = (
+        f"; {plural(report.damage, 'damage')} in the old store, see above and qstore-check" if report.damage else ""
+    )
     return LogLine(
         Level.NOTICE,
-        f"Store converted: {report.queues} queues, {report.exchanges} exchanges, {report.bindings} bindings, "
-        f"{report.general} other objects, {report.messages} messages, {report.in_doubt} transactions in doubt{left_out}"
+        f"Store converted: {plural(report.queues, 'queue')}, {plural(report.exchanges, 'exchange')}, "
+        f"{plural(report.bindings, 'binding')}, {plural(report.general, 'other object')}, "
+        f"{plural(report.messages, 'message')}, {plural(report.in_doubt, 'transaction')} in doubt{left_out}"
         f"; the old store is kept in {printable(report.kept)}",
     )
 

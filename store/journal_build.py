@@ -19,6 +19,7 @@ from typing import Final, Protocol, TypeVar
 
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
+from formats.wording import plural
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.gathering import data_crc, record_blocks
@@ -115,8 +116,8 @@ def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int
 def described(geometry: Geometry) -> str:
     """A geometry for people: `8 files of 24 pages`, in pages of 64 KiB where the files are whole pages."""
     pages, rest = divmod(geometry.data_size, PAGE_SIZE)
-    size = f"{geometry.data_size:,} bytes" if rest else "1 page" if pages == 1 else f"{pages:,} pages"
-    return f"{geometry.files} files of {size}"
+    size = f"{geometry.data_size:,} bytes" if rest else plural(pages, "page")
+    return f"{plural(geometry.files, 'file')} of {size}"
 
 
 def _larger(geometry: Geometry) -> Geometry | None:
@@ -316,7 +317,7 @@ def too_much(name: str, content: JournalContent) -> StoreError:
     """The error where even the largest journal does not take what the queue called `name` holds."""
     largest = described(Geometry.from_pages(MAX_FILES, MAX_PAGES))
     return StoreError(
-        f'queue "{printable(name)}": {content.messages:,} messages of '
+        f'queue "{printable(name)}": {plural(content.messages, "message")} of '
         f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal, {largest}: "
         "have some consumed by the broker that wrote them"
     )

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
+from formats.wording import plural
 from store.close_record import damage_of
 from store.damage import Damage
 from store.disk import Disk
@@ -275,8 +276,8 @@ class OfflineStore:
             self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
         elif self.prepared_list is None and transactions:
             self.notices.append(
-                f"{self.layout.path}: {len(transactions)} open transactions and no transaction prepared list at hand; "
-                "they count as never prepared"
+                f"{self.layout.path}: {plural(len(transactions), 'open transaction')} and no transaction prepared list "
+                "at hand; they count as never prepared"
             )
         return RecoveredStore(self, queues, transactions, prepared_list, orphans)
 
@@ -325,12 +326,12 @@ class OfflineStore:
         what = f'journal of queue "{journal.name}", which the catalogue does not know'
         count, queue = len(recovery.messages), self._replaced_by(journal)
         if queue is not None:
-            text = f'another journal of queue "{queue}", with {_messages(count)}, which is not in use'
+            text = f'another journal of queue "{queue}", with {plural(count, "message")}, which is not in use'
             self.notices.append(f"{journal.path}: {text}; remove it when it is not needed any more")
             recovery = JournalRecovery()
         elif count:
             consequence = _KEPT_ASIDE if journal in self.kept_aside else _ORPHANED
-            damage = Damage(journal.path, None, None, f"{what}, holds {_messages(count)}", consequence)
+            damage = Damage(journal.path, None, None, f"{what}, holds {plural(count, 'message')}", consequence)
             self.orphaned.append(damage)
             self.damage.append(damage)
         else:
@@ -354,7 +355,7 @@ class OfflineStore:
         self.walk(journal, recovery)
         return (
             f'{journal.path}: a damaged journal of queue "{journal.name}", kept as it was; '
-            f"{_messages(len(recovery.messages))} can be read in it, as in the journal that was built of it: "
+            f"{plural(len(recovery.messages), 'message')} can be read in it, as in the journal that was built of it: "
             f"qstore-recover {journal.path} DEST shows what was lost; remove it when it is not needed any more"
         )
 
@@ -463,10 +464,6 @@ class RecoveredStore(NamedTuple):
     transactions: list[RecoveredTransaction]
     prepared_list: RecoveredQueue | None
     orphans: list[RecoveredQueue]
-
-
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"
 
 
 def torn_tail(journal: Journal, end: JournalEnd) -> str:

@@ -37,6 +37,7 @@ from formats.catalogue import QueueEntry
 from formats.rhm.close_record import ClosedJournal
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
+from formats.wording import plural
 from store.catalogue import Catalogue
 from store.catalogue_opening import CatalogueOpening
 from store.close_record import read_closing, write_close_record
@@ -315,7 +316,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         whole = (found, len(walked.recovery.transactions)) == (rebuilt.messages, rebuilt.transactions)
         if rebuilt.unreadable or rebuilt.messages < plan.messages or not whole:
             raise StoreDamagedError(
-                f"{plan.source.journal.path}: {plan.messages:,} messages were read, and {found:,} of them found in "
+                f"{plan.source.journal.path}: of {plural(plan.messages, 'message')} {found:,} were found in "
                 "the new journal: the disk gives other bytes now; nothing was changed, see qstore-check"
             )
         return walked

@@ -23,6 +23,7 @@ from formats.catalogue import QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.rhm.store_file import StoreFile
+from formats.wording import plural
 from store.catalogue import Catalogue
 from store.close_record import damage_of, read_closing
 from store.damage import Damage
@@ -351,7 +352,7 @@ class Start:
         built = rebuild(self._environment, path, info, walked.journal, walked.recovery, page, seal=True)
         walked.journal.close()
         size = described(built.info.geometry)
-        text = f"{walked.journal.path}: built anew with {built.messages} messages, {size}"
+        text = f"{walked.journal.path}: built anew with {plural(built.messages, 'message')}, {size}"
         self._log(LogLine(Level.WARNING, text + (f"; {built.unreadable} unreadable" if built.unreadable else "")))
 
     def _queue_info(self, entry: QueueEntry, name: str, geometry: Geometry) -> JournalInfo:

@@ -24,6 +24,7 @@ from formats.amqp_0_10.types import encode_name
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import Kind, RecordHeader
+from formats.wording import plural
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.storage import JournalStorage, create_journal, remove_journal
@@ -287,6 +288,6 @@ def build_version_1_journal(
             build.close()
     largest = described(Geometry.from_pages(MAX_FILES, _MOST_PAGES))
     raise StoreError(
-        f'queue "{printable(info.queue_name)}": {content.messages:,} messages of '
+        f'queue "{printable(info.queue_name)}": {plural(content.messages, "message")} of '
         f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal of version 1, {largest}"
     )

@@ -35,6 +35,7 @@ from tools.identity.report import show_candidates, show_store, show_verdict
 from tools.progress import reading_progress
 
 _PROGRAM: Final = "qpid-cluster-store"
+_ALIAS: Final = "qstore-identity"
 
 _EPILOG = """
 \b
@@ -254,8 +255,8 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def main() -> None:
-    """The console script."""
-    run(_PROGRAM, command)
+    """The console script, under the name that it was called by."""
+    run(_ALIAS if Path(sys.argv[0]).name == _ALIAS else _PROGRAM, command)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from rich.console import Console
 
+from formats.wording import plural
 from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
@@ -197,7 +198,7 @@ def show(console: Console, request: Request, summary: Summary) -> None:
 
 def _row(row: dict[str, Any]) -> list[str]:
     fill = row["peak_fill"]
-    recommended = "-" if row["num_jfiles"] is None else f"{row['num_jfiles']} x {row['jfile_size_pgs']} pages"
+    recommended = "-" if row["num_jfiles"] is None else f"{row['num_jfiles']} x {plural(row['jfile_size_pgs'], 'page')}"
     return [
         printable(row["queue"]),
         printable(row["store"]),

@@ -53,6 +53,8 @@ def _password(*, from_input: bool) -> str:
             fail(_PROGRAM, "standard input is closed")
         line = sys.stdin.buffer.readline(2 * MAX_NAME)
         return line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="surrogateescape")
+    if sys.stdin is None or not sys.stdin.isatty():
+        fail(_PROGRAM, "no terminal to ask for the password at; give it on standard input with --stdin")
     password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
     return password
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 import click
 
 from formats.quarantine_index import QuarantineEntry, raw_name
+from formats.wording import plural
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError, StoreLockedError, advice
@@ -126,7 +127,7 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
     tables.flush()
     for text in damage:
         console.print(f"damage: {printable(text)}", style="bold red", soft_wrap=True, markup=False, highlight=False)
-    count = "1 entry" if entries == 1 else f"{entries:,} entries"
+    count = plural(entries, "entry", "entries")
     console.print(f"{count}, {size:,} bytes, {injected:,} injected", soft_wrap=True, highlight=False)
     return len(damage)
 

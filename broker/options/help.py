@@ -18,6 +18,17 @@ _EFFECTS: Final = {
 }
 
 
+_EXAMPLES: Final = """\
+
+Examples:
+  qpidd --load-module store                            durable, in the foreground, on this host's port 5672
+  qpidd --load-module store --data-dir DIR --daemon    as a daemon; returns when it listens
+  qpidd --data-dir DIR --quit                          ends the broker that has DIR; --check says its process id
+  qpidd --load-module store --help                     shows the store's options, too
+
+Exit codes: 0 it was closed cleanly, or what was asked for was done; 1 it was not, or the options cannot be used."""
+
+
 def help_text(table: Table) -> str:
     """What `--help` prints."""
     lines = ["Usage: qpidd OPTIONS"]
@@ -25,7 +36,7 @@ def help_text(table: Table) -> str:
         lines += ["", f"{group.title}:"]
         for option in group.options:
             lines += _help_lines(option)
-    return "\n".join(lines)
+    return "\n".join([*lines, _EXAMPLES])
 
 
 def _help_lines(option: Option) -> list[str]:

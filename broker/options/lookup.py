@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.options.option import TRUTH, Given, Group, Option, OptionError, shown
@@ -16,6 +16,7 @@ class Table:
 
     Args:
         groups: the options, as help shows them.
+        elsewhere: options of modules that are not loaded, with the name of the module that has each.
 
     Attributes:
         groups: the same.
@@ -23,8 +24,9 @@ class Table:
         by_letter: those that have a letter.
     """
 
-    def __init__(self, groups: Iterable[Group]) -> None:
+    def __init__(self, groups: Iterable[Group], elsewhere: Mapping[str, str] | None = None) -> None:
         self.groups = tuple(groups)
+        self._elsewhere = elsewhere or {}
         self.by_name = {
             name: option
             for group in self.groups
@@ -38,9 +40,16 @@ class Table:
         """The option of that name on a command line. Raises OptionError."""
         option = self.by_name.get(name)
         if option is None:
-            near = self.near(name)
-            raise OptionError(f"--{shown(name)} is no option; {f'do you mean --{near}?' if near else 'see --help'}")
+            raise OptionError(f"--{shown(name)} {self.unknown(name, '--')}")
         return option
+
+    def unknown(self, name: str, dashes: str = "") -> str:
+        """Why there is no option of that name, and what to do."""
+        module = self._elsewhere.get(name)
+        if module is not None:
+            return f"is an option of the module {module}, which is not loaded: add --load-module {module}"
+        near = self.near(name)
+        return f"is no option; {f'do you mean {dashes}{near}?' if near else 'see --help'}"
 
     def near(self, name: str) -> str:
         """A name much like this one; empty if there is none."""

@@ -30,6 +30,7 @@ from formats.amqp_0_10.types import (
     find_payload,
     type_of,
 )
+from formats.wording import with_article
 
 #: Containers inside containers beyond this are refused: qpid's own clients stay below ten.
 MAX_DEPTH: Final = 32
@@ -151,7 +152,7 @@ def _read_count(buffer: bytes, offset: int, end: int) -> tuple[int, int]:
 
 def _check_filled(what: str, count: int, offset: int, end: int) -> None:
     if offset != end:
-        raise Amqp010Error(f"a {what} of {count} values ends {end - offset} bytes before its size", offset)
+        raise Amqp010Error(f"{with_article(what)} of {count} values ends {end - offset} bytes before its size", offset)
 
 
 def _read_entries(buffer: bytes, offset: int, end: int, depth: int) -> TypedMap:
@@ -218,7 +219,7 @@ def encode_value(wire_type: WireType, value: Any, depth: int = 0) -> bytes:
     try:
         return add_prefix(wire_type, _CONTAINER_WRITERS[wire_type.name](value, depth + 1))
     except (AttributeError, TypeError):
-        raise Amqp010Error(f"{wire_type.name} cannot carry a {type(value).__name__}") from None
+        raise Amqp010Error(f"{wire_type.name} cannot carry {with_article(type(value).__name__)}") from None
 
 
 def encode_map(value: TypedMap) -> bytes:
@@ -295,7 +296,7 @@ def typed_value(value: Any) -> TypedValue:
             return TypedValue(0xA8, typed_map(value))
         case list() | tuple():
             return TypedValue(0xA9, tuple(typed_value(item) for item in value))
-    raise Amqp010Error(f"no AMQP 0-10 type carries a {type(value).__name__}")
+    raise Amqp010Error(f"no AMQP 0-10 type carries {with_article(type(value).__name__)}")
 
 
 def typed_map(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> TypedMap:

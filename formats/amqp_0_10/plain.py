@@ -31,6 +31,7 @@ from typing import Any, Final, TypeAlias
 from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.maps import MAX_DEPTH, MAX_EMPTY_VALUES, TypedArray, TypedMap, TypedValue
 from formats.amqp_0_10.types import BY_CODE, WireType, type_of
+from formats.wording import with_article
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 
@@ -80,7 +81,7 @@ def plain_value(value: Any) -> Plain:
             return [plain_typed_value(TypedValue(code, item)) for item in values]
         case tuple():
             return [plain_typed_value(item) for item in value]
-    raise Amqp010Error(f"a {type(value).__name__} is no AMQP 0-10 value")
+    raise Amqp010Error(f"{with_article(type(value).__name__)} is no AMQP 0-10 value")
 
 
 def plain_typed_value(typed: TypedValue) -> Plain:

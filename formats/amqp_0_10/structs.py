@@ -26,6 +26,7 @@ from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.maps import TypedArray, TypedMap, encode_map, encode_value, typed_map
 from formats.amqp_0_10.plain import plain_uuid, read_typed_plain_map
 from formats.amqp_0_10.types import BY_NAME, code_of, encode_name
+from formats.wording import with_article
 
 
 class Field(NamedTuple):
@@ -367,7 +368,7 @@ def _nested_writer(packed: PackedStruct) -> Callable[[Any], bytes]:
 
 def _write_map(value: Any) -> bytes:
     if not isinstance(value, TypedMap | Mapping):
-        raise Amqp010Error(f"a map cannot be made of a {type(value).__name__}")
+        raise Amqp010Error(f"a map cannot be made of {with_article(type(value).__name__)}")
     return encode_map(value if isinstance(value, TypedMap) else typed_map(value))
 
 

@@ -30,6 +30,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from formats.amqp_0_10.errors import Amqp010Error
+from formats.wording import with_article
 
 
 class Codec(NamedTuple):
@@ -93,7 +94,7 @@ def _text(encoding: str) -> Codec:
 
 def _check_bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
-        raise TypeError(f"a {type(value).__name__} is not bytes")
+        raise TypeError(f"{with_article(type(value).__name__)} is not bytes")
     return value
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from formats.amqp_0_10.plain import Plain, plain_bytes, plain_float
 from formats.amqp_1_0.errors import Amqp10Error
+from formats.wording import with_article
 
 #: Values inside values (descriptors too) beyond this are refused.
 MAX_DEPTH: Final = 32
@@ -239,12 +240,14 @@ def _read_bare(constructor: Constructor, buffer: bytes, offset: int, end: int, d
         raise Amqp10Error(f"more than {MAX_DEPTH} values inside each other", offset)
     items_offset = start + constructor.prefix
     if items_offset > stop:
-        raise Amqp10Error(f"a {name} ends within its count", start)
+        raise Amqp10Error(f"{with_article(name)} ends within its count", start)
     count = int.from_bytes(buffer[start:items_offset], "big")
     read_items = _read_array_items if name == "array" else _read_items
     items, items_end = read_items(count, buffer, items_offset, stop, depth + 1)
     if items_end != stop:
-        raise Amqp10Error(f"a {name} of {count} values ends {stop - items_end} bytes before its size", items_end)
+        raise Amqp10Error(
+            f"{with_article(name)} of {count} values ends {stop - items_end} bytes before its size", items_end
+        )
     if name != "map":
         return Value(name, items), stop
     if count % 2:

@@ -34,6 +34,7 @@ from formats.amqp_1_0.values import (
 )
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import Amqp10Message, MessageHeader, Section
+from formats.wording import with_article
 
 #: The header, properties and application-properties sections are decoded up to this size, in bytes: as values of
 #: Python they take up to a hundred times their size.
@@ -163,7 +164,7 @@ def _read_section(values: dict[str, Any], code: int, header: bytes, offset: int,
     section, _ = read_value(header, offset, end)
     if code in _COMPOSITES:
         if section.type_name != "list":
-            raise BrokerRecordError(f"section {name} is a {section.type_name}, not a list", offset)
+            raise BrokerRecordError(f"section {name} is {with_article(section.type_name)}, not a list", offset)
         fields = _COMPOSITES[code]
         if len(section.value) > len(fields):
             raise BrokerRecordError(f"section {name} has {len(section.value)} fields", offset)
@@ -172,7 +173,7 @@ def _read_section(values: dict[str, Any], code: int, header: bytes, offset: int,
                 values[field.name] = _read_field(field, typed, offset)
     else:
         if section.type_name != "map":
-            raise BrokerRecordError(f"section {name} is a {section.type_name}, not a map", offset)
+            raise BrokerRecordError(f"section {name} is {with_article(section.type_name)}, not a map", offset)
         names = [(plain_key(key), typed) for key, typed in section.value]
         values["headers"] = {key: plain_value(typed) for key, typed in names}
         values["header_types"] = {key: typed.type_name for key, typed in names}
@@ -180,7 +181,7 @@ def _read_section(values: dict[str, Any], code: int, header: bytes, offset: int,
 
 def _read_field(field: _Field, typed: Value, offset: int) -> Any:
     if typed.type_name not in field.type_names:
-        raise BrokerRecordError(f"{field.name} is a {typed.type_name}", offset)
+        raise BrokerRecordError(f"{field.name} is {with_article(typed.type_name)}", offset)
     value = typed.value
     if field.name == "delivery_mode":
         return _PERSISTENT if value else _TRANSIENT

@@ -28,6 +28,7 @@ from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap, encode_map, encode_value, read_map, read_value
 from formats.amqp_0_10.types import BY_NAME, encode_name
 from formats.broker_records.errors import BrokerRecordError
+from formats.wording import with_article
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def _decode(what: str, columns: tuple[_Column, ...], record: bytes, offset: int 
             continue
         values[column.name], offset = _read_column(column, record, offset)
     if offset != len(record):
-        raise BrokerRecordError(f"{len(record) - offset} bytes follow the record of a {what!r}", offset)
+        raise BrokerRecordError(f"{len(record) - offset} bytes follow the record of {what!r}", offset)
     return values
 
 
@@ -309,14 +310,14 @@ def encode_general(record: Link | Bridge | GeneralObject) -> bytes:
     """A record of the general database, its kind first. Raises as `encode_queue` does."""
     if isinstance(record, GeneralObject):
         if record.kind in _KINDS:
-            raise BrokerRecordError(f"a {record.kind} is no general object")
+            raise BrokerRecordError(f"{with_article(record.kind)} is no general object")
         return _encode((_KIND, *_GENERAL), record)
     make, columns, absent = _KINDS.get(record.kind, (None, (), ()))
     if make is not type(record):
         raise BrokerRecordError(f"{record.kind} is no kind of {type(record).__name__}")
     for name in absent:
         if getattr(record, name) is not None:
-            raise BrokerRecordError(f"a {record.kind} has no {name}")
+            raise BrokerRecordError(f"{with_article(record.kind)} has no {name}")
     return _encode((_KIND, *columns), record)
 
 

@@ -30,6 +30,7 @@ import orjson
 
 from formats.checksum import extend_crc32c
 from formats.errors import FormatError
+from formats.wording import with_article
 
 FORMAT = "qstore"
 """The value of `format`."""
@@ -133,7 +134,7 @@ def _object(data: bytes) -> dict[str, Any]:
 def _content(fields: dict[str, Any]) -> StoreFile:
     for key, kind in (("clean_close", bool), ("marked_at", str), ("software_version", str), ("store_id", str)):
         if type(fields[key]) is not kind:
-            raise StoreFileError(f"{key} is {_shown(fields[key])} and not a {kind.__name__}")
+            raise StoreFileError(f"{key} is {_shown(fields[key])} and not {with_article(kind.__name__)}")
     if not _SOFTWARE_VERSION.fullmatch(fields["software_version"]):
         raise StoreFileError(f"software_version cannot be {_shown(fields['software_version'])}")
     try:
@@ -154,5 +155,5 @@ def _text(fields: dict[str, Any]) -> bytes:
 
 def _shown(value: Any) -> str:
     """`value` in an error: escaped and short; of what is nested, only what it is."""
-    text = ascii(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    text = ascii(value) if isinstance(value, str | int | float | None) else f"{with_article(type(value).__name__)}"
     return text if len(text) <= 80 else text[:77] + "..."

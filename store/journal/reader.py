@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
+from formats.wording import plural
 from store.damage import Damage
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
@@ -280,7 +281,9 @@ class JournalReader:
         where = "" if next_file is file else f" of file {next_file.number}"
         rid = verdict.header.rid if verdict.header is not None and not verdict.stale else None
         blocks = (resumed - place) // BLOCK_SIZE
-        consequence = f"{blocks} blocks, up to 0x{next_offset:x}{where}, are skipped; the records after them are read"
+        consequence = (
+            f"{plural(blocks, 'block')}, up to 0x{next_offset:x}{where}, are skipped; the records after them are read"
+        )
         return Damage(file.path, offset, rid, verdict.problem or "no record", consequence)
 
     def _end(self, place: int, verdict: Verdict) -> JournalEnd:

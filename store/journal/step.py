@@ -71,7 +71,8 @@ def over_threshold(title: str, files: int, pages: int) -> JournalFullError:
     larger = f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"
     return JournalFullError(
         f"Enqueue capacity threshold exceeded on {title}. Consume messages; or stop the broker and enlarge the "
-        f"journal: qstore-resize DATA-DIR QUEUE {larger}; or declare queues with a larger qpid.file_count or qpid.file_size"
+        f"journal: qstore-resize DATA-DIR QUEUE {larger}; or declare queues with a larger qpid.file_count or "
+        "qpid.file_size"
     )
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from formats.broker_records.wiring import Binding, encode_binding
+from formats.wording import plural
 from store.errors import StoreError
 from store.journal.recovery import Outcome
 from store.offline import OfflineStore, RecoveredStore
@@ -35,16 +36,16 @@ def _differences(
     found = [f"{each.file}: {each.what}" for each in opened.damage]
     names = {queue.name: queue for queue in recovered.queues}
     if names.keys() != built.keys():
-        found.append(f"{len(names)} queues instead of {len(built)}")
+        found.append(f"{plural(len(names), 'queue')} instead of {len(built)}")
         return found
     for name, result in built.items():
         queue = names[name]
         total = 0 if queue.recovery is None else len(queue.recovery.messages)
         if (total, total - queue.deliverable) != (result.messages, result.in_doubt):
-            found.append(f'queue "{name}" has {total} messages instead of {result.messages}')
+            found.append(f'queue "{name}" has {plural(total, "message")} instead of {result.messages}')
     in_doubt = sorted(each.xid for each in recovered.transactions if each.outcome is Outcome.IN_DOUBT)
     if in_doubt != sorted(plan.in_doubt) or len(recovered.transactions) != len(in_doubt):
-        found.append(f"{len(in_doubt)} transactions in doubt instead of {len(plan.in_doubt)}")
+        found.append(f"{plural(len(in_doubt), 'transaction')} in doubt instead of {len(plan.in_doubt)}")
     wiring = opened.wiring
     if wiring is None:
         found.append("there is no catalogue")

@@ -167,4 +167,4 @@ def test_what_is_copied_into_the_container_is_there() -> None:
     names = {name for names in copied for name in names}
     assert all((ROOT / name).exists() for name in names)
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert names == {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", *wheel["packages"]}
+    assert names == {"pyproject.toml", "README.md", "LICENSE", *wheel["packages"]}

@@ -342,7 +342,7 @@ def test_two_brokers_on_one_directory(start: StartQpidd, qpidd: Qpidd, tmp_path:
     second = qpidd("--port", "0", "--data-dir", str(tmp_path / "data"))
     assert (second.returncode, second.stdout) == (1, "")
     wanted = f"Daemon startup failed: Cannot lock {tmp_path}/data/lock: Resource temporarily unavailable; process "
-    assert f"[Broker] critical Unexpected error: {wanted}{first.pid} has it" in second.stderr
+    assert f"[Broker] critical {wanted}{first.pid} has it" in second.stderr
     quiet = qpidd("--port", "0", "--data-dir", str(tmp_path / "data"), "--log-to-stderr", "no")
     assert quiet.stderr.startswith(f"qpidd: {wanted}")
     assert quiet.stderr.count("\n") == 1
@@ -387,7 +387,7 @@ def test_what_cannot_start_says_why_in_one_line(
     assert (ended.returncode, ended.stdout) == (1, "")
     (line,) = (line for line in ended.stderr.splitlines() if "[Broker] warning No store" not in line)
     assert text.removeprefix("qpidd: ") in line
-    assert line.startswith("qpidd: ") or "critical Unexpected error: Daemon startup failed: " in line
+    assert line.startswith("qpidd: ") or "critical Daemon startup failed: " in line
 
 
 # ---- as a daemon ----

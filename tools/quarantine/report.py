@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from formats.quarantine_index import Injection, QuarantineEntry
+from formats.wording import plural
 from tools.dump.tables import printable
 from tools.quarantine.injection import Injected, injected_before
 from tools.quarantine.objects import Object
@@ -146,7 +147,7 @@ def show_injected(console: Console, result: Injected) -> None:
         _line(console, f"{name}: not injected: {printable(result.failure)}", "red")
     else:
         rids = ", ".join(f"0x{rid:x}" for rid in (result.rids[:1] if len(result.rids) > 1 else result.rids))
-        count = "1 message" if len(result.rids) == 1 else f"{len(result.rids)} messages"
+        count = plural(len(result.rids), "message")
         upwards = " and those after it" if len(result.rids) > 1 else ""
         _line(
             console, f"{name}: {count} at the end of queue {printable(result.queue)}, record {rids}{upwards}", "green"

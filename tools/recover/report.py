@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
+from formats.wording import plural
 from store.recover.build import Recovery
 from store.recover.plan import LostBinding
 from tools.check.report import show_damage, show_notices, show_rest
@@ -96,16 +97,12 @@ def _orphan(fields: Object) -> str:
 
 def _sum(recovery: Recovery, target: str | None, seconds: float) -> Text:
     fields = summary_object(recovery)
-    counts = f"{_counted(fields['queues'], 'queue')}, {_counted(fields['messages'], 'message')}"
+    counts = f"{plural(fields['queues'], 'queue')}, {plural(fields['messages'], 'message')}"
     if fields["in_doubt"]:
         counts += f" and {fields['in_doubt']:,} in doubt"
     done = "would be recovered" if target is None else f"recovered into {printable(target)} in {seconds:.1f} s"
     if recovery.is_complete:
         return Text(f"{counts} {done}: nothing was lost", style="bold green")
-    losses = "1 loss" if fields["lost"] == 1 else f"{fields['lost']:,} losses"
+    losses = plural(fields["lost"], "loss", "losses")
     lost = f"{losses}, {fields['quarantined']:,} in quarantine, see above"
     return Text(f"{counts} {done}: {lost}", style="bold red")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

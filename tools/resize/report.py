@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from formats.rhm.geometry import PAGE_SIZE, Geometry
+from formats.wording import plural
 from store.resize_plan import JournalPlan
 from tools.dump.tables import printable
 from tools.size.amounts import human
@@ -110,8 +111,8 @@ def too_small_text(plan: JournalPlan) -> str:
     choices = [f"--num-jfiles {each.files} --jfile-size-pgs {_pages(each)}" for each in plan.would_fit]
     advice = " or ".join(choices) if choices else "no journal would: have some consumed first"
     return (
-        f"{printable(plan.name)}: {plan.messages:,} messages and {plan.transactions:,} open transactions, "
-        f"{human(plan.live_bytes)}, do not fit into {_cell(plan.after)}; what would: {advice}"
+        f"{printable(plan.name)}: {plural(plan.messages, 'message')} and "
+        f"{plural(plan.transactions, 'open transaction')}, {human(plan.live_bytes)}, do not fit into {_cell(plan.after)}; what would: {advice}"
     )
 
 

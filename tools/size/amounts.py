@@ -6,6 +6,8 @@ import re
 from decimal import Decimal
 from typing import Final
 
+from formats.wording import plural
+
 MAX_AMOUNT: Final = (1 << 63) - 1  # bytes: as large as a file can be
 _AMOUNT = re.compile(
     r"(?P<number>[0-9]{1,20}(?:\.[0-9]{1,6})?) ?(?:(?P<prefix>[kmgt])(?P<binary>i?)(?P<byte>b?)|b)?", re.IGNORECASE
@@ -51,7 +53,7 @@ def parse_count(text: str) -> int:
 def human(size: int) -> str:
     """Bytes in the unit in which they have one to three digits before the point: `384 bytes`, `9.16 MiB`."""
     if size < 1024:
-        return f"{size} bytes"
+        return plural(size, "byte")
     scaled, power = float(size), 0
     while scaled >= 1024 and power < len(_UNITS) - 1:
         scaled /= 1024
@@ -61,5 +63,5 @@ def human(size: int) -> str:
 
 def exact(size: int) -> str:
     """Bytes in full, and in a larger unit where there is one: `9,600,000 bytes (9.16 MiB)`."""
-    plain = f"{size:,} {'byte' if size == 1 else 'bytes'}"
+    plain = plural(size, "byte")
     return plain if size < 1024 else f"{plain} ({human(size)})"

@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.wording import plural
 from store.journal.format import JournalFormat
 from store.sizing import OVERHEADS, Choice, LineSize, RecordSize, RingSize, Sizing, footprint
 from store.threshold import depth_held
@@ -102,7 +103,7 @@ def _record_rows(sizing: Sizing) -> list[list[str]]:
     ]
     if sizing.end is not None:
         count = workload.transaction_depth
-        ends = "each message" if count == 1 else f"each {count:,} messages"
+        ends = "each message" if count == 1 else f"each {plural(count, 'message')}"
         rows.append(_record_row("commit, abort", sizing.end, ends + (", each way" if workload.count_dequeues else "")))
     return rows
 
@@ -116,15 +117,15 @@ def _steps(sizing: Sizing) -> list[tuple[str, str]]:
     if sizing.end is None or workload.transaction_depth == 1:
         unit, count = "a message", 1
     else:
-        unit, count = f"a transaction of {workload.transaction_depth:,} messages", workload.transaction_depth
+        unit, count = f"a transaction of {plural(workload.transaction_depth, 'message')}", workload.transaction_depth
     steps = [
         (f"{unit} takes", exact(footprint(sizing.profile, count, workload.journal_format))),
-        (f"{workload.depth:,} messages take", exact(journal.footprint)),
+        (f"{plural(workload.depth, 'message')} take", exact(journal.footprint)),
         ("recommended", f"{exact(journal.recommended)}, {journal.pages:,} pages of 64 KiB: {_why(sizing)}"),
         ("the journal", f"{_files(journal.choice)}: {exact(journal.choice.capacity)}"),
     ]
     if journal.held is not None:
-        steps.append(("enqueues are refused", f"not before {journal.held:,} messages are there"))
+        steps.append(("enqueues are refused", f"not before {plural(journal.held, 'message')} are there"))
     alone = _held_flushed_alone(sizing)
     if alone is not None:
         enough = "" if alone >= workload.depth else ": too few, count on larger messages"
@@ -156,13 +157,13 @@ def _why(sizing: Sizing) -> str:
 
 def _files(choice: Choice) -> str:
     if isinstance(choice, LineSize):
-        return f"{choice.files:,} files of {choice.file_size // 1024:,} KiB from the pool"
-    return f"{choice.files} files of {pages(choice.pages)}"
+        return f"{plural(choice.files, 'file')} of {choice.file_size // 1024:,} KiB from the pool"
+    return f"{plural(choice.files, 'file')} of {pages(choice.pages)}"
 
 
 def pages(count: int | float) -> str:
     """A number of pages."""
-    return f"{count:,} page" if count == 1 else f"{count:,} pages"
+    return plural(count, "page")
 
 
 def _all_queues(sizing: Sizing, queues: int) -> list[tuple[str, str]]:
