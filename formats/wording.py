@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def plural(number: int, one: str, many: str = "") -> str:
+def plural(number: float, one: str, many: str = "") -> str:
     """A number of things: `1 queue`, `12,345 queues`.
 
     Args:

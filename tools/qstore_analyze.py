@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -151,12 +150,12 @@ def write_results(request: Request, summary: Summary) -> None:
     """
     if request.is_remote:
         return
-    with Path(request.path(SUMMARY)).open("wb") as file:
+    with open(request.path(SUMMARY), "wb", opener=_private) as file:  # an opener
         output = JsonLines(file)
         output.show(summary.fields())
         output.flush()
     if summary.queue_rows:
-        with Path(request.path(QUEUES)).open("w", newline="") as text:
+        with open(request.path(QUEUES), "w", newline="", opener=_private) as text:
             writer = csv.DictWriter(text, list(summary.queue_rows[0]))
             writer.writeheader()
             writer.writerows(summary.queue_rows)
@@ -166,7 +165,7 @@ def write_results(request: Request, summary: Summary) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens a file for its owner alone: a report has names and message ids."""
+    """Opens a file for its owner alone, as all results: they have names, message ids and bodies."""
     return os.open(path, flags, 0o600)
 
 

@@ -281,9 +281,9 @@ class JournalReader:
         where = "" if next_file is file else f" of file {next_file.number}"
         rid = verdict.header.rid if verdict.header is not None and not verdict.stale else None
         blocks = (resumed - place) // BLOCK_SIZE
-        consequence = (
-            f"{plural(blocks, 'block')}, up to 0x{next_offset:x}{where}, are skipped; the records after them are read"
-        )
+        verb, they = ("is", "it") if blocks == 1 else ("are", "them")
+        skipped = f"{plural(blocks, 'block')}, up to 0x{next_offset:x}{where}, {verb} skipped"
+        consequence = f"{skipped}; the records after {they} are read"
         return Damage(file.path, offset, rid, verdict.problem or "no record", consequence)
 
     def _end(self, place: int, verdict: Verdict) -> JournalEnd:

@@ -112,7 +112,8 @@ def too_small_text(plan: JournalPlan) -> str:
     advice = " or ".join(choices) if choices else "no journal would: have some consumed first"
     return (
         f"{printable(plan.name)}: {plural(plan.messages, 'message')} and "
-        f"{plural(plan.transactions, 'open transaction')}, {human(plan.live_bytes)}, do not fit into {_cell(plan.after)}; what would: {advice}"
+        f"{plural(plan.transactions, 'open transaction')}, {human(plan.live_bytes)}, do not fit into "
+        f"{_cell(plan.after)}; what would: {advice}"
     )
 
 

@@ -97,7 +97,7 @@ def prepare(request: Request, *, force: bool) -> None:
         for name in there:
             if name in WRITTEN:
                 _remove(out / name)
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
         (out / _MARK).touch()
     except OSError as error:
         raise UnusableRequestError(f"{error.filename or out}: {error.strerror or error}") from None

@@ -26,6 +26,7 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 #: Errors of the data source that Spark passes on in the text of its own.
 _TOLD: Final = ("UnusableInputError", "OptionError", "NotAJournalError")
 _LOCAL_SETTINGS: Final = {
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # tables have messages: they are for their owner alone
     "spark.driver.memory": "2g",  # in local mode all of the work's memory
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -1,0 +1,190 @@
+"""What holds for every command: options, paths, pipes and Ctrl-C; a name is found in pyproject's table."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.fixtures import unpack
+from tests.support.running_broker import ROOT
+from tests.system.processes import PATIENCE_SECONDS
+
+SCRIPTS: Final[dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+#: Those that stand for commands of Apache's keep their exit codes: qpidd's for all that goes wrong is 1.
+UNUSABLE: Final = {name: 1 if name == "qpidd" else 2 for name in SCRIPTS}
+#: The arguments with which each takes a path; PATH stands for it. Those that take none are not here.
+PATHS: Final = {
+    "qpid-cluster-store": ["PATH"],
+    "qstore-identity": ["PATH"],
+    "qpid-qls-analyze": ["PATH"],
+    "qpid-store-chk": ["PATH"],
+    "qpid-store-resize": ["PATH"],
+    "qpidd": ["--config", "PATH"],
+    "qstore-analyze": ["PATH", "--out", "OUT"],
+    "qstore-check": ["PATH"],
+    "qstore-dump": ["PATH"],
+    "qstore-generate": ["PATH"],
+    "qstore-passwd": ["--stdin", "PATH", "user"],
+    "qstore-quarantine": ["list", "PATH"],
+    "qstore-recover": ["PATH", "OUT"],
+    "qstore-resize": ["PATH", "--auto"],
+    "qstore-size": ["--from", "PATH"],
+}
+#: Those that stand for Apache's print their usage in front of the line that tells what is wrong.
+WITH_USAGE: Final = {"qpid-qls-analyze", "qpid-store-chk", "qpid-store-resize"}
+
+
+def command(name: str) -> list[str]:
+    """The command as its installed script runs it."""
+    module, _, function = SCRIPTS[name].partition(":")
+    code = f"import sys; sys.argv[0] = {name!r}; from {module} import {function}; sys.exit({function}())"
+    return [sys.executable, "-c", code]
+
+
+def run(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command(name), *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+
+
+def with_path(name: str, path: str, tmp_path: Path) -> list[str]:
+    places = {"PATH": path, "OUT": str(tmp_path / "out")}
+    return [places.get(word, word) for word in PATHS[name]]
+
+
+def test_every_command_is_in_the_tables() -> None:
+    assert set(SCRIPTS) - set(PATHS) == {"qpid-send", "qpid-receive"}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_has_examples(name: str) -> None:
+    shown = run(name, "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    _, heading, examples = shown.stdout.partition("Examples:\n")
+    assert heading
+    assert re.search(rf"^ *{name} ", examples, re.MULTILINE) or name == "qstore-identity"
+    assert "xit code" in shown.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_option_that_there_is_not(name: str) -> None:
+    ended = run(name, "--no-such-option")
+    assert ended.returncode == UNUSABLE[name]
+    assert "no-such-option" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_that_there_is_not(name: str, tmp_path: Path) -> None:
+    path = f"{tmp_path}/none/such"
+    ended = run(name, *with_path(name, path, tmp_path), stdin="secret\n")
+    assert ended.returncode == UNUSABLE[name], ended
+    *before, line = ended.stderr.splitlines()
+    assert f"{tmp_path}/none" in line
+    assert not before or name in WITH_USAGE
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_that_is_empty(name: str, tmp_path: Path) -> None:
+    ended = run(name, *with_path(name, "", tmp_path), stdin="secret\n")
+    assert ended.returncode == UNUSABLE[name], ended
+    assert "Traceback" not in ended.stderr
+    assert re.search(r'empty|""', ended.stderr.splitlines()[-1])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_reader_that_goes_away(name: str) -> None:
+    script = subprocess.Popen([*command(name), "--help"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert script.stdout is not None
+    assert script.stderr is not None
+    script.stdout.close()
+    assert script.stderr.read() == b""
+    script.stderr.close()
+    assert script.wait(PATIENCE_SECONDS) in (0, -signal.SIGPIPE)
+
+
+@pytest.mark.parametrize("arguments", [["qstore-dump"], ["qstore-check"], ["qstore-check", "--json"]])
+def test_a_report_whose_reader_goes_away(arguments: list[str], tmp_path: Path) -> None:
+    store = unpack("legacy-d-dtx", tmp_path).path
+    script = subprocess.Popen(
+        [*command(arguments[0]), *arguments[1:], str(store)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert script.stdout is not None
+    assert script.stderr is not None
+    script.stdout.close()
+    assert b"Traceback" not in script.stderr.read()
+    script.stderr.close()
+    assert script.wait(PATIENCE_SECONDS) == -signal.SIGPIPE
+
+
+# ---- Ctrl-C ----
+
+
+def test_ctrl_c_at_a_prompt(tmp_path: Path) -> None:
+    main, worker = pty.openpty()
+    script = subprocess.Popen(
+        [*command("qstore-passwd"), str(tmp_path / "users"), "user"],
+        cwd=ROOT, stdin=worker, stdout=worker, stderr=worker, start_new_session=True,
+    )  # fmt: skip
+    os.close(worker)
+    shown = b""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while b"Password: " not in shown:
+        assert select.select([main], [], [], max(0.0, end - time.monotonic()))[0], shown
+        shown += os.read(main, 4096)
+    script.send_signal(signal.SIGINT)
+    assert script.wait(PATIENCE_SECONDS) == 128 + signal.SIGINT
+    os.close(main)
+    assert not (tmp_path / "users").exists()
+
+
+_INTERRUPTED: Final = """
+import os, signal, sys
+import click
+import {module} as module
+
+def interrupted(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+
+for each in (module.command, *getattr(module.command, "commands", {{}}).values()):
+    each.callback = interrupted
+    each.params = []
+sys.argv = [{name!r}, *{arguments!r}]
+module.{function}()
+"""
+
+
+@pytest.mark.parametrize("name", [name for name in PATHS if name not in WITH_USAGE and name != "qpidd"])
+def test_ctrl_c_at_work(name: str) -> None:
+    module, _, function = SCRIPTS[name].partition(":")
+    arguments = PATHS[name][:1] if name == "qstore-quarantine" else []
+    code = _INTERRUPTED.format(module=module, function=function, name=name, arguments=arguments)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert ended.returncode == 128 + signal.SIGINT
+    assert ended.stderr.strip().splitlines() == [f"{name}: interrupted"]
+
+
+def test_a_password_that_cannot_be_asked_for(tmp_path: Path) -> None:
+    ended = run("qstore-passwd", str(tmp_path / "users"), "user")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "qstore-passwd: no terminal to ask for the password at; give it on standard input with --stdin\n"
+    )
