@@ -25,7 +25,7 @@ VERSION: Final = "1.0"  # of the original
 EXIT_FAILED: Final = 1
 
 _EPILOG: Final = """
-examples:
+Examples:
   qpid-qls-analyze /var/lib/qpidd/qls
   qpid-qls-analyze --show-recovered-recs --txn /var/lib/qpidd/qls
   qpid-qls-analyze --efp --stats /tmp/copied-store/qls
@@ -33,6 +33,9 @@ examples:
 Nothing is ever written to the store. In a copy of a store, whose links point
 elsewhere, the files are found by their names. For decoded messages and damage
 see qstore-dump and qstore-check.
+
+Exit codes: 0 all was read, 1 something could not be, 2 unusable options or no
+such store.
 """
 
 _OPTIONS: Final = (

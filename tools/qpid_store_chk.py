@@ -32,6 +32,9 @@ Examples:
 
 DIR is the directory of one journal. Nothing is ever written to it. For a
 whole store, decoded messages and damage see qstore-dump.
+
+Exit codes: 0 the journal was read, 1 it was not, or is not as a test expects,
+2 unusable options or no such journal.
 """
 
 

@@ -38,6 +38,9 @@ Examples:
 DIR is the directory of one journal of qpidd's legacystore, whose broker must
 not run. The old files are kept in DIR/bak, which is emptied before. For
 stores of qstore's own see qstore-resize.
+
+Exit codes: 0 done, 1 not done, or the new journal is more than 80 % full,
+2 unusable options or no such journal.
 """
 
 

@@ -18,7 +18,7 @@ from formats.wording import plural
 from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
 from tools.dump.tables import printable
-from tools.entry import EXIT_DAMAGE, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.figures import label, percent
 from tools.report.page import render
 from tools.size.amounts import exact, human, parse_amount
@@ -80,7 +80,7 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=PathName())
 @click.option("--out", required=True, metavar="DIR", help="Directory of the results; not there, or empty.")
 @click.option("--force", is_flag=True, help="Replace results that are there.")
 @click.option("--master", default=_LOCAL, show_default=True, metavar="URL", help="Spark's master.")

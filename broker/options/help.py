@@ -21,12 +21,13 @@ _EFFECTS: Final = {
 _EXAMPLES: Final = """\
 
 Examples:
-  qpidd --load-module store                            durable, in the foreground, on this host's port 5672
+  qpidd --load-module store                            durable, in the foreground, on port 5672
   qpidd --load-module store --data-dir DIR --daemon    as a daemon; returns when it listens
-  qpidd --data-dir DIR --quit                          ends the broker that has DIR; --check says its process id
+  qpidd --data-dir DIR --quit                          ends that broker; --check says its process id
   qpidd --load-module store --help                     shows the store's options, too
 
-Exit codes: 0 it was closed cleanly, or what was asked for was done; 1 it was not, or the options cannot be used."""
+Exit codes: 0 it was closed cleanly, or what was asked for was done; 1 it was not, or the options
+cannot be used."""
 
 
 def help_text(table: Table) -> str:

@@ -40,16 +40,18 @@ class Table:
         """The option of that name on a command line. Raises OptionError."""
         option = self.by_name.get(name)
         if option is None:
-            raise OptionError(f"--{shown(name)} {self.unknown(name, '--')}")
+            if whose := self.owner(name):
+                raise OptionError(f"--{shown(name)} {whose}")
+            near = self.near(name)
+            raise OptionError(f"--{shown(name)} is no option; {f'do you mean --{near}?' if near else 'see --help'}")
         return option
 
-    def unknown(self, name: str, dashes: str = "") -> str:
-        """Why there is no option of that name, and what to do."""
+    def owner(self, name: str) -> str:
+        """Which module has an option of that name, if it is not loaded, and how to load it; empty if there is none."""
         module = self._elsewhere.get(name)
-        if module is not None:
-            return f"is an option of the module {module}, which is not loaded: add --load-module {module}"
-        near = self.near(name)
-        return f"is no option; {f'do you mean {dashes}{near}?' if near else 'see --help'}"
+        if module is None:
+            return ""
+        return f"is an option of the module {module}, which is not loaded: add --load-module {module}"
 
     def near(self, name: str) -> str:
         """A name much like this one; empty if there is none."""

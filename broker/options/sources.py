@@ -101,7 +101,12 @@ def _read(entries: Iterable[Entry], source: Source, table: Table, warnings: list
             unknown += 1
             if unknown > _MOST_UNKNOWN:
                 continue
-            warnings.append(f"{entry.place} has no effect: it {table.unknown(entry.name)}")
+            if whose := table.owner(entry.name):
+                warnings.append(f"{entry.place} has no effect: it {whose}")
+                continue
+            near = table.near(entry.name)
+            advice = f"do you mean {near}?" if near else "see --help"
+            warnings.append(f"{entry.place} is no option, and has no effect; {advice}")
         elif source not in option.sources:
             warnings.append(f"{entry.place} has no effect: it is for the command line")
         else:

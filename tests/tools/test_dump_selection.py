@@ -24,6 +24,9 @@ from tests.support.fixtures import (
 # ---- what the parts of a store give by themselves ----
 
 
+XID = "060407000000000b0966782d6769642d70310762722d00017031"
+
+
 def test_the_rhm_directory_does_as_well(local: StoreFixture) -> None:
     assert (
         dump(local.path / "rhm", "--outstanding", "--json").lines()
@@ -262,11 +265,27 @@ def test_bodies_never_go_into_the_store(local_copies: CopyFactory) -> None:
         assert snapshot(copy.path) == before
 
 
-def test_a_queue_that_is_not_there_is_said_so(dtx: StoreFixture) -> None:
-    shown = dump(dtx.path, "--outstanding", "--json", "--queue", "d.q1", "--queue", "d.q9")
-    assert shown.code == 0
-    assert 'notice: there is no queue "d.q9" here' in shown.err.decode()
-    assert {line["queue"] for line in shown.lines("message")} == {"d.q1"}
+@pytest.mark.parametrize("view", [(), ("--outstanding",), ("--transactions",), ("--wiring",)])
+def test_a_queue_that_is_not_there(dtx: StoreFixture, view: tuple[str, ...]) -> None:
+    near = dump(dtx.path, *view, "--json", "--queue", "d.q1", "--queue", "d.q9")
+    assert (near.code, near.out) == (2, b"")
+    (line,) = near.err.decode().splitlines()
+    assert f'{dtx.path}: there is no queue "d.q9"; do you mean "d.q' in line
+    far = dump(dtx.path, *view, "--queue", "NOPE")
+    assert (far.code, far.out) == (2, b"")
+    for name in ("d.q1", "d.q2", "d.q3"):
+        assert f'"{name}"' in far.err.decode()
+
+
+def test_a_transaction_that_is_not_there(dtx: StoreFixture) -> None:
+    for view in ((), ("--outstanding",), ("--transactions",)):
+        shown = dump(dtx.path, *view, "--json", "--xid", "00")
+        assert shown.code == 2
+        assert "there is no transaction 00 in what was asked for" in shown.err.decode()
+        assert (XID in shown.err.decode()) == bool(view)
+        assert dump(dtx.path, *view, "--json", "--xid", XID).code == 0
+        both = dump(dtx.path, *view, "--json", "--xid", XID, "--xid", "00")
+        assert (both.code, b'"xid":"' + XID.encode() in both.out) == (2, True)
 
 
 def test_a_body_that_cannot_be_written_is_no_damage(dtx: StoreFixture, tmp_path: Path) -> None:

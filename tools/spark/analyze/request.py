@@ -20,6 +20,7 @@ _MARK: Final = ".qstore-analyze"  # an empty file: the directory is one of resul
 #: What an analysis writes into its directory.
 WRITTEN: Final = (*STEPS, *_TABLES, WORK, SUMMARY, QUEUES, REPORT)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_GLOB: Final = re.compile(r"[*?\[]")
 
 
 class UnusableRequestError(Exception):
@@ -81,12 +82,14 @@ def prepare(request: Request, *, force: bool) -> None:
 
     Raises:
         UnusableRequestError: something is there, and `force` does not allow to replace it, or it is not of an analysis;
-            or the directory cannot be made; or a report is to go to a URL.
+            or the directory cannot be made; or nothing is where all inputs should be; or a report is to go to a URL.
     """
     if request.is_remote:
         if request.report:
             raise UnusableRequestError(f"{request.out}: --report needs a directory of this machine; leave it out")
         return
+    if not any(_URL.match(path) or _GLOB.search(path) or Path(path).exists() for path in request.inputs):
+        raise UnusableRequestError(f"{request.inputs[0]}: there is no directory and no file of that name")
     out = Path(request.out)
     try:
         there = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
