@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from broker.bindings import recover_bindings
 from broker.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError
@@ -16,6 +17,7 @@ from broker.exchanges.default import DefaultExchange
 from broker.exchanges.exchange import Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.logs import log_of
+from broker.memory import MemoryCeiling
 from broker.message import Message
 from broker.queues.argument_table import unmet
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
@@ -29,6 +31,9 @@ from broker.turn import Turn
 from broker.wiring import Wiring
 from formats.amqp_0_10.maps import TypedMap
 from formats.broker_records.errors import BrokerRecordError
+
+if TYPE_CHECKING:
+    from broker.transactions.local import LocalTransaction
 
 _LOG: Final = log_of("Broker")
 
@@ -49,6 +54,9 @@ class Broker:
         settings, store, clock: as above.
         exchanges: name -> exchange; the default one's name is empty.
         queues: name -> queue.
+        memory: what the messages may take, and what they do.
+        transactions: those that are open.
+        unfinished_bytes: says how much has come of messages of which only a part has.
         turn: what the event loop's turn has gathered.
         idle_queues: those that are to go if nobody uses them for a while.
         wiring: declares, deletes, binds and unbinds.
@@ -63,7 +71,10 @@ class Broker:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings, self.store, self.clock = settings, store, clock
-        self.turn = Turn(call_soon, store)
+        self.memory = MemoryCeiling(settings.memory_bytes, self.held_memory)
+        self.turn = Turn(call_soon, store, self.memory)
+        self.transactions: WeakSet[LocalTransaction] = WeakSet()
+        self.unfinished_bytes: Callable[[], int] = lambda: 0
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues)}
         self.in_doubt_messages = 0
@@ -227,6 +238,11 @@ class Broker:
             self.turn.when_synced(leave)
         else:
             leave(None)
+
+    def held_memory(self) -> int:
+        """Bytes of memory that messages take: on queues, in open transactions, and those that are not all here."""
+        queues = sum(queue.memory for queue in self.queues.values())
+        return queues + sum(each.memory for each in self.transactions) + self.unfinished_bytes()
 
     def expire(self) -> int:
         """Remove the messages that have expired from all queues. Returns how many."""

@@ -56,16 +56,18 @@ class Message(ABC):
         exchange: the exchange that it was sent to; empty for the default one.
         routing_key: what it was sent with.
         body: its content.
+        size: bytes of its header and content, as a queue counts them. Source: qpidd counts likewise.
         is_persistent: whether a durable queue keeps it on disk.
         handling: what it asks for besides.
         expires_at: seconds since 1970 at which nobody is to get it any more; 0.0 for never.
     """
 
-    __slots__ = ("body", "exchange", "expires_at", "handling", "is_persistent", "routing_key")
+    __slots__ = ("body", "exchange", "expires_at", "handling", "is_persistent", "routing_key", "size")
 
     exchange: str
     routing_key: str
     body: Content
+    size: int
     is_persistent: bool
     handling: Handling
     expires_at: float

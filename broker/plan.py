@@ -6,6 +6,7 @@ The order: the environment and the configuration file are opened, which needs no
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,13 +14,14 @@ from typing import Final
 from broker.data_dir import default_data_directory
 from broker.log_sinks import LineFormat, Logging, Sinks, has_syslog
 from broker.logs import LogError, Rules, enabled_rules, parse_rule
+from broker.memory import default_ceiling
 from broker.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
 from broker.options.lookup import Table
 from broker.options.option import OptionError
 from broker.options.sources import open_sources, read_sources
 from broker.options.table import GROUPS
 from broker.options.values import Values
-from broker.settings import LOOPBACK, BrokerSettings
+from broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings
 from broker.store_protocol import StoreModule
 
 _STREAMS: Final = ("stderr", "stdout", "syslog")
@@ -136,7 +138,10 @@ def _sinks(values: Values, *, is_daemon: bool) -> Sinks:
 
 
 def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
-    """The broker's settings, by its options."""
+    """The broker's settings, by its options. No message may be larger than a quarter of the memory ceiling."""
+    given = values.size("broker-memory")
+    memory = default_ceiling() if given is None else given
+    most_bytes = memory // 4 or sys.maxsize
     return BrokerSettings(
         port=values.number("port"),
         interfaces=values.texts("interface") or LOOPBACK,
@@ -147,7 +152,9 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         user_file=values.text("user-file"),
         max_connections=values.number("max-connections"),
         negotiate_seconds=values.number("max-negotiate-time") / 1000,
-        max_message_bytes=values.number("max-message-size"),
+        max_message_bytes=min(values.number("max-message-size"), most_bytes),
+        max_unfinished_bytes=min(MAX_UNFINISHED_BYTES, most_bytes),
+        memory_bytes=memory,
         queue_limit_bytes=values.number("default-queue-limit"),
         enable_timestamp=values.switch("enable-timestamp"),
         tcp_nodelay=values.switch("tcp-nodelay"),

@@ -7,6 +7,7 @@ has to send is written at the end of the turn. Who is too fast is stopped by not
     who sends more than is taken at once             is not read until others have had their turn
     publishers that are faster than the disk         are not read until their records are on the disk
     a session whose command takes time               its connection is not read until it is done
+    publishers, while memory is short (`memory`)     are read once a second, until consumers have taken enough
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
 
 from broker.broker import Broker
-from broker.errors import InternalError, ModelError
+from broker.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.log_budget import LogBudget
 from broker.logs import DEBUG, INFO, WARNING, log_of
+from broker.memory import State
 from broker.pressure import Pressure
 from broker.protocols.amqp_0_10 import traced_connection
 from broker.protocols.amqp_0_10.connection import Phase
@@ -49,6 +51,7 @@ _GC_THRESHOLD: Final = 50_000  # new objects between collections: messages make 
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
 _LINGER_SECONDS: Final = 10.0  # for clients to read what they were sent before their connection was closed
 _REFUSAL_SECONDS: Final = 5.0  # for a client that is one too many to be told so
+_PUBLISHER_HOLD: Final = 1.0  # seconds that a publisher is not read at a time while memory is short
 _MOST_REFUSED: Final = 64  # clients that are told so at one time; more of them are cut off
 
 
@@ -64,6 +67,7 @@ class Server:
         connections: those that there are.
         refused: those that are one too many, until they are told so.
         too_many: lines about them.
+        held_publishers: those that are not read since memory is short, and since when.
     """
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
@@ -84,8 +88,11 @@ class Server:
         self._last_work = 0.0
         self._is_first = False
         self.pressure = Pressure(broker.turn, self.loop.call_soon)
+        self.held_publishers: dict[SocketConnection, float] = {}
         broker.turn.is_idle = self._is_idle
-        self.loop.set_exception_handler(_log_defect)
+        broker.memory.changed = self._memory_changed
+        broker.unfinished_bytes = lambda: self.sessions.budget.used + self.sessions.interrupted.used
+        self.loop.set_exception_handler(self._log_defect)
 
     # ---- listening ----
 
@@ -179,10 +186,33 @@ class Server:
         for queue in self.broker.idle_queues.take_due():
             self.run(self.broker.wiring.delete_if_unused(queue), _nobody_waits)
         self.pressure.forget()
+        if self.broker.memory.state is not State.AMPLE:
+            self._look_at_memory(now)
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
         self._ticker = self.loop.call_later(_TICK, self._tick)
+
+    # ---- memory ----
+
+    def _memory_changed(self) -> None:
+        """Memory is short, or ample again."""
+        is_short = self.broker.memory.state is not State.AMPLE
+        for connection in self.connections:
+            connection.watch_memory(is_short=is_short)
+        if not is_short:
+            self._release_publishers(math.inf)
+
+    def _look_at_memory(self, now: float) -> None:
+        self.broker.memory.count()
+        self._release_publishers(now - _PUBLISHER_HOLD)
+
+    def _release_publishers(self, since: float) -> None:
+        """Go on with the publishers that have not been read since then."""
+        for connection in [each for each, began in self.held_publishers.items() if began <= since]:
+            del self.held_publishers[connection]
+            connection.go_on_reading(self.broker.memory)
+            self.loop.call_soon(connection.catch_up)
 
     # ---- for connections ----
 
@@ -198,6 +228,9 @@ class Server:
             await work
         except ModelError as failed:
             error = failed.with_traceback(None)  # which would hold this frame, and it the error
+        except MemoryError:
+            self.broker.memory.exhausted("A command")
+            error = ResourceLimitExceededError("the broker is out of memory")
         except Exception as failed:
             _LOG.exception("A command has failed")
             error = InternalError(f"{type(failed).__name__}: {failed}")
@@ -207,6 +240,15 @@ class Server:
         """Check a password beside the event loop, only so many at a time."""
         future = self.loop.run_in_executor(self._password_checks, check.run)
         future.add_done_callback(lambda each: done(each.result()))
+
+    def _log_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An unhandled exception: a defect, which is logged, and the broker goes on."""
+        error = context.get("exception")
+        if isinstance(error, MemoryError):
+            self.broker.memory.exhausted(str(context.get("message")))
+            return
+        trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+        _LOG.error("%s\n%s", context.get("message"), trace)
 
     # ---- the end ----
 
@@ -238,13 +280,6 @@ class Server:
 
 def _nobody_waits(_error: ModelError | None) -> None:
     """What was done was asked for by no client."""
-
-
-def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Something has raised what nobody expects: a defect, which is logged, and the broker goes on."""
-    error = context.get("exception")
-    trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
-    _LOG.error("%s\n%s", context.get("message"), trace)
 
 
 def _shown(peer: tuple[Any, ...] | None) -> str:
@@ -314,6 +349,8 @@ class SocketConnection(asyncio.Protocol):
             refusal="the broker has as many connections as it may have" if is_one_too_many else "",
             peer=self._peer,
         )
+        if server.broker.memory.state is not State.AMPLE:
+            self.watch_memory(is_short=True)
 
     def data_received(self, data: bytes) -> None:
         """The socket has brought something."""
@@ -321,8 +358,11 @@ class SocketConnection(asyncio.Protocol):
         if machine is None:
             return
         self._server.work_begins()
-        self._work(machine.receive, data)
-        self._look_after(machine, has_more=len(data) >= _FULL_READ)
+        try:
+            self._work(machine.receive, data)
+            self._look_after(machine, has_more=len(data) >= _FULL_READ)
+        except MemoryError:
+            self._out_of_memory(machine)
 
     def _work(self, work: Callable[..., None], *arguments: bytes) -> None:
         """Do this, and see what it has written to which journals."""
@@ -340,6 +380,10 @@ class SocketConnection(asyncio.Protocol):
 
     def _look_after(self, machine: ServerConnection, *, has_more: bool) -> None:
         """Read on only when what was read is worked off, and others have had their turn."""
+        if machine.transfers.has_published:
+            machine.transfers.has_published = False
+            self.stop_reading(self._server.broker.memory)
+            self._server.held_publishers[self] = time.monotonic()
         if machine.is_paused:
             self.stop_reading(machine)
         elif machine.is_behind or has_more:
@@ -351,16 +395,34 @@ class SocketConnection(asyncio.Protocol):
         machine = self._machine
         if machine is None or machine.is_paused or machine.phase is Phase.CLOSED:
             return  # whoever ends a pause comes here
-        if self._server.pressure.holds(self._reasons):
-            return  # and so does it
+        if self._server.pressure.holds(self._reasons) or self._server.broker.memory in self._reasons:
+            return  # and so do these
         if machine.is_behind:
             self._server.work_begins()
             self._is_catching_up = True
-            self._work(machine.resume)
-            self._is_catching_up = False
-            self._look_after(machine, has_more=False)
+            try:
+                self._work(machine.resume)
+                self._look_after(machine, has_more=False)
+            except MemoryError:
+                self._out_of_memory(machine)
+                return
+            finally:
+                self._is_catching_up = False
         if not machine.is_behind and not machine.is_paused:
             self.go_on_reading(self.catch_up)
+
+    def watch_memory(self, *, is_short: bool) -> None:
+        """Memory is short, or ample again."""
+        if self._machine is not None:
+            self._machine.transfers.watch_memory(is_short=is_short)
+
+    def _out_of_memory(self, machine: ServerConnection) -> None:
+        """What the client sent was not worked off, or not all of it: nothing that follows can be."""
+        self._server.broker.memory.exhausted(f"Client {self._peer}")
+        try:
+            machine.close(CloseCode.CONNECTION_FORCED, "the broker is out of memory")
+        except MemoryError:
+            self.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The socket is closed."""
@@ -368,6 +430,7 @@ class SocketConnection(asyncio.Protocol):
         _LOG.log(level, "Client %s: disconnected", self._peer)
         self._server.connections.pop(self, None)
         self._server.refused.pop(self, None)
+        self._server.held_publishers.pop(self, None)
         machine, self._machine, self._transport = self._machine, None, None
         self._reasons.clear()  # among them what holds this
         if machine is not None:

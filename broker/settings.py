@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+MAX_UNFINISHED_BYTES: Final = 1 << 30
+"""Of unfinished messages, over all connections, unless the memory ceiling allows less."""
+
 LOOPBACK: Final = ("127.0.0.1", "::1")
 """Where a broker listens if it is not told otherwise."""
 
@@ -32,7 +35,8 @@ class BrokerSettings:
         session_timeout_max_seconds: how long a session that is detached is kept at most.
         max_detached_sessions: how many of them are kept at one time.
         password_checks: how many run at one time, beside the event loop.
-        queue_limit_bytes: content that a queue holds at most, if its declaration does not say; 0 for no limit.
+        queue_limit_bytes: memory that a queue's messages take at most, if its declaration does not say; 0 for no limit.
+        memory_bytes: memory that all messages together take at most; 0 for no ceiling.
         enable_timestamp: whether each message gets the time at which it arrives.
         tcp_nodelay: whether what is sent goes out at once, instead of waiting for more to go with it.
         queue_purge_seconds: between looks for messages that have expired on queues that nobody reads; 0 for never.
@@ -55,11 +59,12 @@ class BrokerSettings:
     max_channels: int = 32_767
     heartbeat_max_seconds: int = 120
     max_message_bytes: int = 256 << 20
-    max_unfinished_bytes: int = 1 << 30
+    max_unfinished_bytes: int = MAX_UNFINISHED_BYTES
     session_timeout_max_seconds: int = 86_400
     max_detached_sessions: int = 1_000
     password_checks: int = 4
     queue_limit_bytes: int = 100 << 20
+    memory_bytes: int = 0
     enable_timestamp: bool = False
     tcp_nodelay: bool = True
     queue_purge_seconds: float = 600.0

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.errors import ModelError
 from broker.logs import log_of
+from broker.memory import MemoryCeiling
 
 if TYPE_CHECKING:
     from broker.queues.barriers import Barrier
@@ -100,6 +101,7 @@ class Turn:
     Args:
         call_soon: has a function called at the end of the event loop's turn.
         store: the store; None if nothing is kept.
+        memory: is told how queues grow; None where nobody counts.
 
     Attributes:
         ready: queues that have got messages, or consumers.
@@ -111,8 +113,14 @@ class Turn:
         is_idle: says whether the event loop has nothing else to do, so that the disk may be waited for.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], Any], store: Store | None) -> None:
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], Any],
+        store: Store | None,
+        memory: MemoryCeiling | None = None,
+    ) -> None:
         self._call_soon, self._store = call_soon, store
+        self._memory = memory or MemoryCeiling(0, lambda: 0)
         self._is_scheduled = False
         self._is_ending = False
         self._later: list[Callable[[Exception | None], None]] = []
@@ -184,3 +192,8 @@ class Turn:
                 queue.dispatch()
             except ModelError as error:  # a message went out, and that it is gone cannot be written
                 _LOG.error('Queue "%s": %s', queue.name, error)
+            held = queue.memory
+            self._memory.grown += max(0, held - queue.counted_memory)
+            queue.counted_memory = held
+        if self._memory.grown >= self._memory.step:
+            self._memory.count()

@@ -70,6 +70,8 @@ class Appender:
             journal.writer.enqueue(rid, parts, size, crc)
         except (JournalBusyError, JournalFullError):
             self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc))
+        except MemoryError:
+            raise journal.out_of_memory() from None
         self._dirty[journal] = None
         journal.enqueues += 1
         journal.gathered += size + MOST_AROUND_DATA
@@ -82,7 +84,10 @@ class Appender:
         self.admit_all([(journal, partial(journal.writer.admit_enqueue, size)) for journal in journals])
         rids = [self._ids.take() for _ in journals]
         for journal, rid in zip(journals, rids, strict=True):
-            journal.writer.enqueue(rid, parts, size, crc)
+            try:
+                journal.writer.enqueue(rid, parts, size, crc)
+            except MemoryError:
+                raise journal.out_of_memory() from None
             self._dirty[journal] = None
             journal.enqueues += 1
             journal.gathered += size + MOST_AROUND_DATA
@@ -107,6 +112,8 @@ class Appender:
             journal.writer.dequeue(rid, target)
         except (JournalBusyError, JournalFullError):
             self.with_room(journal, lambda: journal.writer.dequeue(rid, target))
+        except MemoryError:
+            raise journal.out_of_memory() from None
         self._dirty[journal] = None
         journal.dequeues += 1
         journal.gathered += BLOCK_SIZE

@@ -6,6 +6,8 @@ whoever is asked for them reads them.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -14,7 +16,7 @@ from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.records import decode_record
 from store.journal.space import SIZE_BITS, SIZE_MASK
-from store.journal.step import JournalError, Step
+from store.journal.step import JournalError, JournalFailedError, Step
 from store.journal.storage import JournalStorage
 from store.journal.version_2_writer import Version2Writer
 from store.writable_disk import WritableFile
@@ -173,15 +175,14 @@ class QueueJournal:
 
     def begin(self) -> Sequence[WritableFile]:
         """Write the next step. Returns the files that are to be synced; none if there is nothing to do now."""
-        step = None if self.is_deleted else self.writer.next_flush()
-        if step is None:
-            return ()
-        self._step = step
         try:
-            return self.storage.write(step)
+            self._step = None if self.is_deleted else self.writer.next_flush()
+            return () if self._step is None else self.storage.write(self._step)
         except OSError as error:
             self.writer.failed(error)
-            return ()
+        except MemoryError:
+            self.out_of_memory()
+        return ()
 
     def begin_again(self) -> Sequence[WritableFile]:
         """Write the step that is under way once more, to files that are opened anew: nobody knows what became of it.
@@ -198,18 +199,33 @@ class QueueJournal:
             return self.storage.write(self._step)
         except OSError as error:
             self.writer.failed(error)
-            return ()
+        except MemoryError:
+            self.out_of_memory()
+        return ()
 
     def finish(self, error: OSError | None) -> None:
         """The files are synced, or not."""
         self._step = None
-        if error is not None:
-            self.writer.failed(error)
-        else:
-            self.writer.flushed()
-            self.storage.trim()
+        try:
+            if error is not None:
+                self.writer.failed(error)
+            else:
+                self.writer.flushed()
+                self.storage.trim()
+        except MemoryError:
+            self.out_of_memory()
         if self.is_deleted:
             self.storage.close()
+
+    def out_of_memory(self) -> JournalFailedError:
+        """The system refused memory while the writer was at work, whose state is unknown now: the journal has failed.
+
+        Returns:
+            What whoever asked for something is told.
+        """
+        if self.writer.failure is None:
+            self.writer.failed(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+        return JournalFailedError(str(self.writer.failure))
 
     def wait(self, barrier: Barrier) -> bool:
         """Let `barrier` wait for all that was appended so far. False if there is nothing to wait for."""

@@ -43,6 +43,7 @@ class Kind(Enum):
     FLAG = auto()  # there or not
     SWITCH = auto()  # yes or no
     NUMBER = auto()
+    SIZE = auto()  # bytes, or with a unit of 1024: 512M, 4GiB
     DURATION = auto()  # seconds, or with a unit: 10s, 500ms (000, A28)
     TEXT = auto()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.logs import CATEGORIES, DEFAULT_RULE, LEVELS
+from broker.memory import MESSAGE_OVERHEAD
 from broker.options.config_file import DEFAULT_FILE
 from broker.options.option import YES_NO, Effect, Group, Kind, Option, Source
 from broker.options.table_others import OTHERS
@@ -107,7 +108,15 @@ _BROKER: Final = Group(
 _QUEUES: Final = Group(
     "Queue options",
     (
-        Option("default-queue-limit", _NUMBER, "BYTES", "104857600", "Content that a queue holds at most; 0: no limit"),
+        Option(
+            "default-queue-limit", _NUMBER, "BYTES", "104857600", "Memory that a queue's messages take at most: "
+            f"header, content, and {MESSAGE_OVERHEAD} bytes each; 0: no limit. qpid.max_size counts header and content",
+        ),
+        Option(
+            "broker-memory", Kind.SIZE, "SIZE", "", "Memory that all messages take at most, in bytes or with K, M, G "
+            "or T. Publishers are not read from 90 % on, and refused at 100 %. 0: no ceiling; not given: half of "
+            "what the machine, the control group and the process's limits allow",
+        ),
         Option(
             "default-flow-stop-threshold", _NUMBER, "PERCENT", "80", "Of a queue's limit, above which its publishers "
             "are stopped", most=100, effect=Effect.LATER, reason=_NO_FLOW,

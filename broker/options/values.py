@@ -11,6 +11,8 @@ from broker.options.option import TRUTH, Effect, Given, Kind, Option, OptionErro
 
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|ms|us|ns|)")
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_SIZE: Final = re.compile(r"([0-9]{1,12})(?:([kmgt])(?:i?b)?)?", re.IGNORECASE)
+_SHIFTS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -72,6 +74,21 @@ class Values:
             raise OptionError(f'{one.place}: "{shown(one.text)}" is no number from {option.least:,} to {option.most:,}')
         return number
 
+    def size(self, name: str) -> int | None:
+        """The bytes; None if they were not given and there is no default. Raises OptionError."""
+        option = self._table.by_name[name]
+        one = self._one(option)
+        if not one.text and name not in self._given:
+            return None
+        found = _SIZE.fullmatch(one.text) if one.text.isascii() else None
+        size = -1 if found is None else int(found[1]) << _SHIFTS[(found[2] or "").lower()]
+        if not option.least <= size <= option.most:
+            raise OptionError(
+                f'{one.place}: "{shown(one.text)}" is no size from {option.least:,} to {option.most:,} bytes: give '
+                "bytes, or a number with K, M, G or T"
+            )
+        return size
+
     def seconds(self, name: str) -> float:
         """The duration in seconds. Raises OptionError."""
         option = self._table.by_name[name]
@@ -112,6 +129,8 @@ class Values:
                 self.switch(option.name)
             case Kind.NUMBER:
                 self.number(option.name)
+            case Kind.SIZE:
+                self.size(option.name)
             case Kind.DURATION:
                 self.seconds(option.name)
             case Kind.TEXT:

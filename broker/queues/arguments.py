@@ -3,7 +3,7 @@
     no-local                  the queue drops what its owner's connection publishes; that it is there is enough
     qpid.auto_delete_timeout  seconds that an auto-delete queue outlives its last use
     qpid.max_count            messages that it holds at most; 0 for no limit
-    qpid.max_size             bytes of content, likewise; without it the broker's limit holds
+    qpid.max_size             bytes of headers and content, likewise; without it the broker's limit holds
     qpid.policy_type          what is done at these two limits; only `reject`, which is done without it, is done here
 
 A count is a whole number that is not negative, or a text of its digits; texts may come as bytes. Flow control and
@@ -54,7 +54,7 @@ class QueueArguments(NamedTuple):
 
     Attributes:
         most_messages: that it holds; 0 for no limit.
-        most_bytes: of content that it holds, 0 for no limit; None where nothing was said.
+        most_bytes: of headers and content that it holds, 0 for no limit; None where nothing was said.
         policy: what is done at these limits.
         no_local: whether it drops what its owner's connection publishes.
         auto_delete_seconds: how long it stays when it is not used any more, if it is auto-delete.

@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import ResourceLimitExceededError
+from broker.memory import MESSAGE_OVERHEAD
 from broker.queues.arguments import REJECT, QueueArguments
 from broker.queues.entry import GONE, UNCOMMITTED, Entry
 from broker.queues.queue import Queue
@@ -40,7 +41,7 @@ class CountedQueue(Queue):
 
     def check_room(self, message: Message) -> None:
         """As `Queue.check_room`."""
-        self.check_room_for(1, len(message.body))
+        self.check_room_for(1, message.size)
 
     def check_room_for(self, count: int, size: int) -> None:
         """As `Queue.check_room_for`."""
@@ -118,15 +119,17 @@ def make_queue(name: str, turn: Any, asked: QueueArguments, most_bytes: int, **n
         name: its name.
         turn: serves it.
         asked: what the arguments of the declaration say.
-        most_bytes: content that a queue holds at most if it does not say.
+        most_bytes: bytes that a queue holds at most if it does not say. What it says itself counts headers and content,
+            as in qpidd; this counts what messages take in memory.
         named: all else that `Queue` has.
     """
     has_limits = asked.policy == REJECT
+    overhead = MESSAGE_OVERHEAD
     if has_limits and asked.most_bytes is not None:
-        most_bytes = asked.most_bytes
+        most_bytes, overhead = asked.most_bytes, 0
     if has_limits and asked.most_messages:
         named["most_messages"] = asked.most_messages
     make = _CLASSES["most_messages" in named, asked.no_local]
-    queue = make(name, turn, most_bytes=most_bytes, **named)
+    queue = make(name, turn, most_bytes=most_bytes, overhead=overhead, **named)
     queue.auto_delete_seconds = asked.auto_delete_seconds
     return queue

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import InternalError, ResourceLimitExceededError
+from broker.memory import MESSAGE_OVERHEAD
 from broker.queues.barriers import Barrier, Barriers
 from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
 from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, LEAVING, UNCOMMITTED, Entry, end_entry
@@ -49,16 +50,18 @@ class Queue:
         arguments: of its declaration.
         store: the store that keeps it; None if it is not kept.
         journal: its journal in the store; any type that the store likes.
-        most_bytes: content that it holds at most; 0 for no limit.
+        most_bytes: bytes that it holds at most; 0 for no limit.
+        overhead: bytes that each message counts in that besides its header and content.
         clock: seconds since 1970.
 
     Attributes:
-        name, durable, auto_delete, arguments, store, journal, most_bytes: as above.
+        name, durable, auto_delete, arguments, store, journal, most_bytes, overhead: as above.
         alternate: the exchange that gets what is rejected, and what is left when the queue is deleted.
         owner: whose it is alone; None if everybody may use it.
         message_count: messages on it, those that consumers hold included.
         acquired_count: those that consumers or transactions hold.
-        message_bytes: their content.
+        message_bytes: their headers and content.
+        counted_memory: its `memory` when that was last counted as growth.
         auto_delete_seconds: how long it stays when it is not used any more, if it is auto-delete.
         is_deleted: it is gone; nothing can be done with it any more.
     """
@@ -79,6 +82,7 @@ class Queue:
         "arguments",
         "auto_delete",
         "auto_delete_seconds",
+        "counted_memory",
         "durable",
         "exclusive_consumer",
         "is_deleted",
@@ -87,6 +91,7 @@ class Queue:
         "message_count",
         "most_bytes",
         "name",
+        "overhead",
         "owner",
         "store",
     )
@@ -102,10 +107,12 @@ class Queue:
         store: Store | None = None,
         journal: Any = None,
         most_bytes: int = 0,
+        overhead: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name, self.durable, self.auto_delete, self.arguments = name, durable, auto_delete, arguments
-        self.store, self.journal, self.most_bytes = store, journal, most_bytes
+        self.store, self.journal = store, journal
+        self.most_bytes, self.overhead = most_bytes, overhead
         self._append = None if store is None else store.append
         self._turn, self._clock = turn, clock
         self.alternate: Exchange | None = None
@@ -113,7 +120,7 @@ class Queue:
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
         self.auto_delete_seconds = 0
-        self.message_count = self.acquired_count = self.message_bytes = 0
+        self.message_count = self.acquired_count = self.message_bytes = self.counted_memory = 0
         self._head = end_entry(0)
         self._head.state = GONE
         self._end = end_entry(1)
@@ -139,13 +146,15 @@ class Queue:
 
     def check_room(self, message: Message) -> None:
         """Raises ResourceLimitExceededError if the queue has no room for the message."""
-        if self.most_bytes and self.message_bytes + len(message.body) > self.most_bytes:
-            self.check_room_for(1, len(message.body))
+        held = self.message_bytes + self.overhead * self.message_count
+        if self.most_bytes and held + message.size + self.overhead > self.most_bytes:
+            self.check_room_for(1, message.size)
 
-    def check_room_for(self, count: int, size: int) -> None:  # noqa: ARG002 – only some kinds count
-        """As `check_room`, for `count` messages with `size` bytes of content."""
-        if self.most_bytes and self.message_bytes + size > self.most_bytes:
-            used = f"{self.message_bytes} of {self.most_bytes} bytes are used"
+    def check_room_for(self, count: int, size: int) -> None:
+        """As `check_room`, for `count` messages with `size` bytes of headers and content."""
+        held = self.message_bytes + self.overhead * self.message_count
+        if self.most_bytes and held + size + self.overhead * count > self.most_bytes:
+            used = f"{held} of {self.most_bytes} bytes are used"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{self.name}": {used}')
 
     def publish(self, message: Message) -> bool:
@@ -177,11 +186,16 @@ class Queue:
         return False
 
     def add(self, message: Message, rid: int) -> Entry:
-        """Put a message at the end; it is in the journal already, or is not to be."""
+        """Put a message at the end; it is in the journal already, or is not to be.
+
+        Raises:
+            MemoryError: nothing was done: all that takes memory comes first.
+        """
+        self._turn.ready[self] = None
         entry = self._end
-        position = entry.position
         end = _new_entry(Entry)
-        end.position = position + 1
+        end.position = entry.position + 1
+        count, size = self.message_count + 1, self.message_bytes + message.size
         end.state = END
         end.rid = 0
         end.is_redelivered = False
@@ -191,9 +205,7 @@ class Queue:
         entry.rid = rid
         entry.state = AVAILABLE
         self._end = end
-        self.message_count += 1
-        self.message_bytes += len(message.body)
-        self._turn.ready[self] = None
+        self.message_count, self.message_bytes = count, size
         return entry
 
     # ---- what is on the disk may be delivered ----
@@ -260,7 +272,7 @@ class Queue:
         previous.next, following.previous = following, previous
         entry.state = GONE
         self.message_count -= 1
-        self.message_bytes -= len(entry.message.body)
+        self.message_bytes -= entry.message.size
         if entry is self._cursor:
             self._cursor = following
         if self._browsers:
@@ -350,6 +362,11 @@ class Queue:
     def consumer_count(self) -> int:
         """How many subscriptions it has."""
         return len(self._consumers) + len(self._browsers)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that its messages take, as the broker's ceiling counts them."""
+        return self.message_bytes + MESSAGE_OVERHEAD * self.message_count
 
     @property
     def is_empty(self) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from broker.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.exchanges.exchange import Exchange
 from broker.exchanges.sent_messages import SentMessages
+from broker.memory import MESSAGE_OVERHEAD
 from broker.message import Message
 from broker.queues.barriers import Barrier
 from broker.queues.entry import ACQUIRED, LEAVING, Entry
@@ -33,17 +34,21 @@ class LocalTransaction:
 
     Args:
         broker: the model.
-        most_bytes: content of the messages that are published in it, at most; 0 for no limit.
+        most_bytes: memory that the messages published in it take, at most; 0 for no limit.
+
+    Attributes:
+        memory: bytes that they take now.
     """
 
-    __slots__ = ("_accepted", "_broker", "_bytes", "_most_bytes", "_published", "_sent")
+    __slots__ = ("__weakref__", "_accepted", "_broker", "_most_bytes", "_published", "_sent", "memory")
 
     def __init__(self, broker: Broker, most_bytes: int) -> None:
         self._broker, self._most_bytes = broker, most_bytes
         self._published: list[tuple[Message, Sequence[Queue]]] = []
         self._sent: dict[int, SentMessages] = {}  # place in `_published` -> what its exchange does with it at commit
         self._accepted: dict[Entry, Queue] = {}
-        self._bytes = 0
+        self.memory = 0
+        broker.transactions.add(self)
 
     def publish(self, message: Message, exchange: Exchange) -> None:
         """Publish a message at commit, to the queues to which it is routed now.
@@ -55,8 +60,10 @@ class LocalTransaction:
 
     def publish_to(self, message: Message, exchange: Exchange, queues: Sequence[Queue]) -> None:
         """As `publish`, to queues that were found before."""
-        self._bytes += len(message.body)
-        if self._most_bytes and self._bytes > self._most_bytes:
+        size = message.size + MESSAGE_OVERHEAD
+        self.memory += size
+        self._broker.memory.grown += size
+        if self._most_bytes and self.memory > self._most_bytes:
             raise ResourceLimitExceededError(f"a transaction of more than {self._most_bytes} bytes")
         if exchange.sent is not None:
             self._sent[len(self._published)] = exchange.sent
@@ -117,7 +124,7 @@ class LocalTransaction:
     def _check_room(self, published: list[tuple[Message, Queue]]) -> None:
         wanted: dict[Queue, list[int]] = {}
         for message, queue in published:
-            wanted.setdefault(queue, []).append(len(message.body))
+            wanted.setdefault(queue, []).append(message.size)
         for queue, sizes in wanted.items():
             queue.check_room_for(len(sizes), sum(sizes))
 

@@ -12,6 +12,7 @@ import pytest
 from broker.broker import Broker
 from broker.errors import InternalError
 from broker.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
+from broker.memory import MESSAGE_OVERHEAD
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.maps import typed_map
 from store.errors import StoreError
@@ -128,7 +129,9 @@ class TestInitialValueOnDisk:
 
     def test_a_queue_without_room_is_bound_and_goes_without(self, caplog: pytest.LogCaptureFixture) -> None:
         async def scene() -> None:
-            broker = Broker(BrokerSettings(queue_limit_bytes=4), None, asyncio.get_running_loop().call_soon)
+            broker = Broker(
+                BrokerSettings(queue_limit_bytes=MESSAGE_OVERHEAD + 4), None, asyncio.get_running_loop().call_soon
+            )
             await broker.wiring.declare_exchange("x", "fanout", arguments=INITIAL)
             await broker.wiring.declare_queue("q")
             broker.publish(PlainMessage("q", b"1234"), broker.exchanges[""])

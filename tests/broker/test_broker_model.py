@@ -13,6 +13,7 @@ import pytest
 
 from broker.broker import Broker
 from broker.errors import InternalError, ResourceLimitExceededError
+from broker.memory import MESSAGE_OVERHEAD
 from broker.message import Message
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
@@ -81,14 +82,14 @@ def test_one_journal_that_takes_nothing_and_no_queue_gets_it(model: Model, troub
 
 
 def test_one_queue_that_is_too_deep_and_no_queue_gets_it() -> None:
-    model = Model(BrokerSettings(queue_limit_bytes=5))
+    model = Model(BrokerSettings(queue_limit_bytes=2 * MESSAGE_OVERHEAD + 5))
     queues = [model.queue("a", durable=True), model.queue("b"), model.queue("c")]
     bound(model, "amq.fanout", *queues)
-    model.publish("b", b"1234")
+    model.publish("b", bytes(4), bytes(0))
     for persistent in (True, False):
         with pytest.raises(ResourceLimitExceededError, match='"b"'):
             model.publish("", b"56", exchange="amq.fanout", persistent=persistent)
-    assert bodies(*queues) == [[], [b"1234"], []]
+    assert bodies(*queues) == [[], [bytes(4), b""], []]
     assert queues[0].journal.live == {}
 
 

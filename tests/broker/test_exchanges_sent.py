@@ -11,6 +11,7 @@ from broker.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENC
 from broker.exchanges.exchange import Exchange
 from broker.exchanges.sent_messages import SentMessages, sent_messages
 from broker.exchanges.types import EXCHANGE_TYPES
+from broker.memory import MESSAGE_OVERHEAD
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.transactions.local import LocalTransaction
@@ -109,11 +110,11 @@ class TestNumbers:
         assert numbers(model.broker.queues["q"]) == [0, 2]
 
     def test_a_number_is_given_once_though_a_queue_refuses(self) -> None:
-        model = Model(BrokerSettings(queue_limit_bytes=4))
+        model = Model(BrokerSettings(queue_limit_bytes=2 * MESSAGE_OVERHEAD + 4))
         exchange = make(model, "direct", BOTH, "q")
         model.publish("k", b"123", exchange="x")
         with pytest.raises(ResourceLimitExceededError):
-            model.publish("k", b"45", exchange="x")
+            model.publish("k", bytes(MESSAGE_OVERHEAD + 2), exchange="x")
         model.publish("k", b"6", exchange="x")
         assert numbers(model.broker.queues["q"]) == [0, 2]
         assert exchange.sent is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import InternalError, ModelError, ResourceLimitExceededError
+from broker.memory import MESSAGE_OVERHEAD
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.transactions.local import LocalTransaction
@@ -173,14 +174,14 @@ def test_what_is_being_committed_cannot_be_purged_moved_or_looked_at(model: Mode
 
 
 def test_room_is_looked_for_first(results: Results) -> None:
-    model = Model(BrokerSettings(queue_limit_bytes=10))
+    model = Model(BrokerSettings(queue_limit_bytes=2 * MESSAGE_OVERHEAD + 10))
     durable, small = model.queue("durable", durable=True), model.queue("small")
     consumer = taken(model, durable, b"old")
     model.publish("small", b"1234567", persistent=False)
     transaction = begin(model)
     publish(model, transaction, "durable", b"new")
     publish(model, transaction, "small", b"12")
-    publish(model, transaction, "small", b"12")
+    publish(model, transaction, "small", b"")
     transaction.accept(durable, consumer.entries[0])
     with pytest.raises(ResourceLimitExceededError, match='Maximum depth exceeded on queue "small"'):
         transaction.commit(results.append)
@@ -316,9 +317,10 @@ def test_an_empty_transaction_is_done_at_once(model: Model, results: Results) ->
 
 def test_a_transaction_has_its_limit(model: Model) -> None:
     model.queue("q")
-    transaction = begin(model, 5)
+    limit = MESSAGE_OVERHEAD + 5
+    transaction = begin(model, limit)
     publish(model, transaction, "q", b"12345")
-    with pytest.raises(ResourceLimitExceededError, match="more than 5 bytes"):
+    with pytest.raises(ResourceLimitExceededError, match=f"more than {limit} bytes"):
         publish(model, transaction, "q", b"6")
 
 

@@ -172,7 +172,14 @@ def something_for(option: Option) -> str:
     """A value that asks for something."""
     if option.words:
         return option.words[0]
-    samples = {Kind.FLAG: "yes", Kind.SWITCH: "yes", Kind.NUMBER: "70", Kind.DURATION: "0.5", Kind.TEXT: "text"}
+    samples = {
+        Kind.FLAG: "yes",
+        Kind.SWITCH: "yes",
+        Kind.NUMBER: "70",
+        Kind.SIZE: "7g",
+        Kind.DURATION: "0.5",
+        Kind.TEXT: "text",
+    }
     return samples[option.kind]
 
 

@@ -11,6 +11,7 @@ import broker.log_sinks
 import broker.plan
 from broker.log_sinks import LineFormat, Logging, Sinks
 from broker.logs import Rules, log_of
+from broker.memory import default_ceiling
 from broker.modules import ModuleError
 from broker.options.option import OptionError
 from broker.plan import Plan, make_plan, settings_of, start_logging
@@ -73,7 +74,17 @@ def test_modules_of_a_directory(file: Path, tmp_path: Path) -> None:
 
 
 def test_settings_without_options_are_the_default_ones(plan_of: Plan) -> None:
-    assert settings_of(plan_of.values, None) == BrokerSettings()
+    assert settings_of(plan_of.values, None) == BrokerSettings(memory_bytes=default_ceiling())
+
+
+def test_no_message_is_larger_than_a_quarter_of_the_memory(file: Path) -> None:
+    settings = settings_of(make_plan(["--config", str(file), "--broker-memory=64MiB"], {}).values, None)
+    quarter = 16 << 20
+    assert (settings.memory_bytes, settings.max_message_bytes, settings.max_unfinished_bytes) == (
+        64 << 20, quarter, quarter,
+    )  # fmt: skip
+    without = settings_of(make_plan(["--config", str(file), "--broker-memory=0"], {}).values, None)
+    assert without == BrokerSettings()
 
 
 def test_settings(file: Path) -> None:
@@ -82,13 +93,13 @@ def test_settings(file: Path) -> None:
         "--user-file=u", "--max-connections=3", "--max-negotiate-time=4500", "--max-message-size=5",
         "--default-queue-limit=6", "--enable-timestamp", "--tcp-nodelay=no", "--queue-purge-interval=0.5",
         "--default-flow-stop-threshold=90", "--default-flow-resume-threshold=75", "--default-event-threshold-ratio=0",
-        "--default-msg-group=EMPTY-GROUP",
+        "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G",
     ]  # fmt: skip
     assert settings_of(make_plan(arguments, {}).values, "/data") == BrokerSettings(
         port=1, interfaces=("::1",), backlog=2, data_directory="/data", auth=False, realm="R", user_file="u",
         max_connections=3, negotiate_seconds=4.5, max_message_bytes=5, queue_limit_bytes=6, enable_timestamp=True,
         tcp_nodelay=False, queue_purge_seconds=0.5, flow_stop_percent=90, flow_resume_percent=75,
-        event_threshold_percent=0, default_message_group="EMPTY-GROUP",
+        event_threshold_percent=0, default_message_group="EMPTY-GROUP", memory_bytes=9 << 30,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.errors import InternalError, ResourceLimitExceededError
+from broker.memory import MESSAGE_OVERHEAD
 from broker.queues.entry import ACQUIRED, Entry
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
@@ -202,7 +203,7 @@ def test_a_full_journal_takes_nothing_and_says_so(model: Model) -> None:
 
 
 def test_content_has_its_limit() -> None:
-    model = Model(BrokerSettings(queue_limit_bytes=10))
+    model = Model(BrokerSettings(queue_limit_bytes=3 * MESSAGE_OVERHEAD + 10))
     queue = model.queue("q")
     model.publish("q", b"1234", b"5678")
     with pytest.raises(ResourceLimitExceededError, match='Maximum depth exceeded on queue "q"'):
@@ -210,7 +211,16 @@ def test_content_has_its_limit() -> None:
     model.publish("q", b"ab")
     assert (queue.message_count, queue.message_bytes) == (3, 10)
     assert queue.purge() == (3, False)
-    model.publish("q", b"0123456789")
+    model.publish("q", bytes(2 * MESSAGE_OVERHEAD + 10))
+
+
+def test_messages_without_content_have_their_limit() -> None:
+    model = Model(BrokerSettings(queue_limit_bytes=3 * MESSAGE_OVERHEAD))
+    queue = model.queue("q")
+    model.publish("q", b"", b"", b"")
+    with pytest.raises(ResourceLimitExceededError, match='Maximum depth exceeded on queue "q"'):
+        model.publish("q", b"")
+    assert (queue.message_count, queue.message_bytes, queue.memory) == (3, 0, 3 * MESSAGE_OVERHEAD)
 
 
 # ---- coming back ----

@@ -29,6 +29,7 @@ class PlainMessage(Message):
 
     def __init__(self, key: str, body: bytes, *, persistent: bool = True, store: Store | None = None) -> None:
         self.exchange, self.routing_key, self.body = "", key, body
+        self.size = len(body)
         self.is_persistent, self.handling, self.expires_at = persistent, PLAIN_HANDLING, 0.0
         self._crc = None if store is None else store.crc
         self.numbers: dict[str, int] = {}

@@ -220,10 +220,23 @@ def test_the_time_is_kept_with_the_message() -> None:
 # ---- more than a queue holds ----
 
 
-@pytest.mark.parametrize("values", [{"qpid.max_count": 2}, {"qpid.max_count": "2"}, {"qpid.max_size": 2}])
+@pytest.mark.parametrize("values", [{"qpid.max_count": 2}, {"qpid.max_count": "2"}])
 def test_who_sends_more_than_a_queue_holds_is_told(values: dict[str, object]) -> None:
     world, here, there = clients()
     here.declare("small", arguments=arguments({**values, "qpid.policy_type": "reject"}))
+    there.publish("small", b"1", b"2", b"3")
+    assert there.failure()[0] == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+    assert bodies(world, "small") == [b"1", b"2"]
+
+
+def test_the_size_of_a_message_is_that_of_its_header_and_content() -> None:
+    world, here, there = clients()
+    here.declare("sample")
+    there.publish("sample", b"1")
+    there.sync()
+    (sample,) = world.broker.queues["sample"].entries()
+    size = len(sample.message.header) + 1  # type: ignore[attr-defined]
+    here.declare("small", arguments=arguments({"qpid.max_size": 2 * size}))
     there.publish("small", b"1", b"2", b"3")
     assert there.failure()[0] == ErrorCode.RESOURCE_LIMIT_EXCEEDED
     assert bodies(world, "small") == [b"1", b"2"]

@@ -42,6 +42,9 @@ class InterruptedMessages:
 
     Args:
         settings: the limits.
+
+    Attributes:
+        used: bytes of content that are kept.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -49,7 +52,7 @@ class InterruptedMessages:
         self._most_bytes = max(settings.max_unfinished_bytes // 4, settings.max_message_bytes)
         self._most_seconds = settings.session_timeout_max_seconds
         self._kept: dict[tuple[str, str], _Kept] = {}
-        self._bytes = 0
+        self.used = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -77,10 +80,10 @@ class InterruptedMessages:
             header, body = before.header, joined(before.body, body)
         if len(body) > self._most_bytes:
             return
-        while self._kept and (self._bytes + len(body) > self._most_bytes or len(self._kept) >= MOST_KEPT):
+        while self._kept and (self.used + len(body) > self._most_bytes or len(self._kept) >= MOST_KEPT):
             self._pop(next(iter(self._kept)))
         self._kept[key] = _Kept(header, body, now + seconds)
-        self._bytes += len(body)
+        self.used += len(body)
 
     def resume(self, user: str, resume_id: str) -> int:
         """The user goes on with a message. Returns how many bytes of its content are here."""
@@ -115,7 +118,7 @@ class InterruptedMessages:
     def _pop(self, key: tuple[str, str]) -> _Kept | None:
         kept = self._kept.pop(key, None)
         if kept is not None:
-            self._bytes -= len(kept.body)
+            self.used -= len(kept.body)
         return kept
 
 

@@ -238,6 +238,9 @@ class ServerSession(StreamingSession):
         except Amqp010Error as error:
             raise InvalidArgumentError(f"message.transfer: {error}") from error
         if transfers.has_rare:
+            if transfers.is_memory_short:
+                transfers.has_published = True
+                broker.memory.check()
             if transfers.checks_user_ids:
                 self._check_user_id(message.header)
             if message.handling.is_immediate:

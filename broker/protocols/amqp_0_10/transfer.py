@@ -100,12 +100,13 @@ class TransferMessage(Message):
         self, header: bytes, body: Content | None, exchange: str, properties: DeliveryProperties, expires_at: float
     ) -> None:
         self.header, self.exchange = header, exchange
-        self.body = body or b""
         self.has_body = body is not None
+        self.body = body = body or b""
         self.routing_key = properties.routing_key
         self.is_persistent = properties.is_persistent
         self.handling = properties.handling
         self.expires_at = expires_at
+        self.size = len(header) + len(body)
         self._crc = -1
 
     def stored_form(self) -> StoredForm:
@@ -152,6 +153,7 @@ class TransferMessage(Message):
             raise InvalidArgumentError(f"a message cannot get the header {name}: {error}") from error
         numbered = copy.copy(self)
         numbered.header, numbered._crc = header, -1
+        numbered.size = len(header) + len(self.body)
         return numbered
 
     def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:

@@ -50,16 +50,20 @@ class TransferReader:
         publisher, checks_user_ids: as above.
         take_interrupted: see `TakeInterrupted`.
         has_rare: whether something of each message is to be looked at before it is published: its user id, or, since
-            one such has come, whether it is immediate.
+            one such has come, whether it is immediate, or whether there is memory for it (`watch_memory`).
+        is_memory_short: whether memory is short, so that each message may be one too many.
+        has_published: whether a message has come since then.
     """
 
     __slots__ = (
-        "_handlings", "_remembered", "_room", "checks_user_ids", "has_rare", "publisher", "take_interrupted",
+        "_handlings", "_has_immediate", "_remembered", "_room", "checks_user_ids", "has_published", "has_rare",
+        "is_memory_short", "publisher", "take_interrupted",
     )  # fmt: skip
 
     def __init__(self, publisher: object | None = None, *, checks_user_ids: bool = False) -> None:
         self.publisher = publisher
         self.checks_user_ids = self.has_rare = checks_user_ids
+        self._has_immediate = self.is_memory_short = self.has_published = False
         self.take_interrupted: TakeInterrupted = _nothing_interrupted
         self._handlings: dict[Handling, Handling] = {}
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
@@ -100,9 +104,15 @@ class TransferReader:
         encoded = with_property(properties.encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
 
+    def watch_memory(self, *, is_short: bool) -> None:
+        """Memory is short, or ample again."""
+        self.is_memory_short, self.has_published = is_short, False
+        self.has_rare = is_short or self.checks_user_ids or self._has_immediate
+
     def _read_properties(self, given: bytes, exchange: str) -> DeliveryProperties:
         properties = read_delivery_properties(given, exchange)
         handling = properties.handling._replace(publisher=self.publisher)
+        self._has_immediate = self._has_immediate or handling.is_immediate
         self.has_rare = self.has_rare or handling.is_immediate
         return properties._replace(handling=self._handlings.setdefault(handling, handling))
 
@@ -144,4 +154,5 @@ class TimestampingReader(TransferReader):
             if size <= _MOST_REMEMBERED_BYTES:
                 self._stamped[given] = stamped
         message.header = stamped + message.header[size:]
+        message.size += len(stamped) - size
         return message

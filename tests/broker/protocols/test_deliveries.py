@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.memory import MESSAGE_OVERHEAD
 from broker.protocols.amqp_0_10 import deliveries
 from formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.filled import completed, filled, left, numbered
@@ -95,12 +96,13 @@ def test_rejected_messages_are_gone_or_at_the_alternate_exchange() -> None:
 
 
 def test_a_reject_that_cannot_be_done_loses_nothing() -> None:
-    client = filled(queue_limit_bytes=100)
+    room = 3 * (MESSAGE_OVERHEAD + 60)
+    client = filled(queue_limit_bytes=room)
     client.declare("dead")
     client.declare("r", alternate_exchange="amq.fanout")
     client.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
     client.publish("r", *(bytes((number,)) * 30 for number in range(3)))
-    client.publish("dead", bytes(50))
+    client.publish("dead", bytes(room - MESSAGE_OVERHEAD - 60 - MESSAGE_OVERHEAD - 60))  # and one that is rejected
     client.subscribe("r")
     number = client.command("message.reject", transfers=ALL)
     assert client.failure() == (ErrorCode.RESOURCE_LIMIT_EXCEEDED, number)
@@ -337,7 +339,7 @@ def test_a_session_that_ends_rolls_back() -> None:
 
 
 def test_a_commit_that_finds_no_room_loses_nothing() -> None:
-    client = filled(b"old", queue_limit_bytes=100)
+    client = filled(b"old", queue_limit_bytes=MESSAGE_OVERHEAD + 100)
     client.declare("p")
     client.subscribe("q", to="d")
     client.command("tx.select")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.errors import ModelError
+from broker.memory import MESSAGE_OVERHEAD
 from broker.protocols.amqp_0_10.error_codes import code_of
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
@@ -158,7 +159,7 @@ def test_every_command_cut_off_or_with_all_fields_left_out(command: Any) -> None
 
 
 def test_a_queue_that_is_full() -> None:
-    client = World(BrokerSettings(auth=False, queue_limit_bytes=100)).open_client()
+    client = World(BrokerSettings(auth=False, queue_limit_bytes=MESSAGE_OVERHEAD + 100)).open_client()
     client.declare("q")
     client.publish("q", bytes(60))
     (number,) = client.publish("q", bytes(60))
@@ -284,7 +285,7 @@ def test_a_session_is_transactional_once() -> None:
 
 
 def test_a_transaction_that_is_too_large() -> None:
-    client = World(BrokerSettings(auth=False, queue_limit_bytes=100)).open_client()
+    client = World(BrokerSettings(auth=False, queue_limit_bytes=MESSAGE_OVERHEAD + 100)).open_client()
     client.declare("q")
     client.command("tx.select")
     client.publish("q", bytes(60))
