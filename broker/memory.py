@@ -48,6 +48,7 @@ _LEAST_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
 _QUIET_SECONDS: Final = 10.0  # between two log lines about failed allocations
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+_CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
 
 
 class State(enum.Enum):
@@ -92,13 +93,14 @@ class MemoryCeiling:
     def count(self) -> None:
         """Count what is held, and act on it."""
         self.grown = 0
-        if not self.limit:
-            return
         if not self._reserve:
             try:
                 self._reserve = bytearray(_RESERVE)
             except MemoryError:
                 return
+        if not self.limit:
+            self._enter(State.AMPLE)
+            return
         self.used = self._held()
         if self.used >= self.limit * _AMPLE:
             self.used = min(self.used, self._resident())
@@ -141,7 +143,7 @@ class MemoryCeiling:
         was, self.state = self.state, state
         if was is state:
             return
-        share = 100 * self.used // self.limit
+        share = 100 * self.used // (self.limit or 1)
         if state is State.FULL:
             _LOG.critical(
                 "Memory: messages take %d bytes, %d%% of --broker-memory: publishers get resource-limit-exceeded until "
@@ -153,7 +155,9 @@ class MemoryCeiling:
                 "consumers have taken enough", self.used, share,
             )  # fmt: skip
         elif state is State.AMPLE:
-            _LOG.notice("Memory: messages take %d bytes, %d%% of --broker-memory: publishers go on", self.used, share)
+            _LOG.notice(
+                "Memory: messages take %d bytes, %d%% of --broker-memory: publishers are read again", self.used, share
+            )
         if State.AMPLE in (was, state):
             self.changed()
 
@@ -180,7 +184,7 @@ def default_ceiling() -> int:
 def _group_limits() -> list[int]:
     """The memory limits of the control group (version 2, or 1) that this process is in, and of those around it."""
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = _CGROUP_OF_PROCESS.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return []
     limits = []

@@ -173,13 +173,9 @@ def something_for(option: Option) -> str:
     if option.words:
         return option.words[0]
     samples = {
-        Kind.FLAG: "yes",
-        Kind.SWITCH: "yes",
-        Kind.NUMBER: "70",
-        Kind.SIZE: "7g",
-        Kind.DURATION: "0.5",
+        Kind.FLAG: "yes", Kind.SWITCH: "yes", Kind.NUMBER: "70", Kind.SIZE: "7g", Kind.DURATION: "0.5",
         Kind.TEXT: "text",
-    }
+    }  # fmt: skip
     return samples[option.kind]
 
 

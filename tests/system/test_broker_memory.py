@@ -1,42 +1,102 @@
-"""What a queued message costs in the memory of a live broker, beyond its content."""
+"""A broker that may have only so much memory: floods are refused, and it can still be talked to, and stopped."""
 
 from __future__ import annotations
 
-from typing import Final
+import resource
+from pathlib import Path
 
-from tests.support.raw_peer import RawPeer
-from tests.support.running_broker import BrokerMaker
+import pytest
 
-_MESSAGES: Final = 200_000
-_CONTENT: Final = 100
-_ALLOWED: Final = 600
-"""Bytes for each message, of all that the process holds."""
+from formats.amqp_0_10.codes import CloseCode, ErrorCode
+from tests.support.raw_connection import ConnectionClosedError
+from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.running_broker import BrokerMaker, RunningBroker
 
-
-def test_memory_of_a_queued_transient_message(make_broker: BrokerMaker) -> None:
-    broker = make_broker().start()
-    with RawPeer(broker.port) as peer:
-        peer.declare("deep", durable=False)
-        frames = [peer.transfer_frames("deep", b"x" * _CONTENT, durable=False, sync=True)] * 500
-        _publish(peer, frames, 5_000)  # what is made once is made now
-        peer.call("queue.purge", queue="deep")
-        base = broker.resident_bytes()
-        _publish(peer, frames, _MESSAGES)
-        assert peer.message_count("deep") == _MESSAGES
-        each = (broker.resident_bytes() - base) / _MESSAGES
-        print(f"{each:.0f} bytes of memory for each queued message of {_CONTENT} bytes")
-        assert each - _CONTENT <= _ALLOWED
-        peer.call("queue.purge", queue="deep")
-        assert peer.message_count("deep") == 0
-        _publish(peer, frames, _MESSAGES)  # what was freed is used again
-        assert (broker.resident_bytes() - base) / _MESSAGES - _CONTENT <= _ALLOWED * 1.2
-        peer.end()
+ROOM = 48 << 20
+MOST = 600_000  # messages: three times what there is room for
+EMPTY = b""
 
 
-def _publish(peer: RawPeer, frames: list[bytes], count: int) -> None:
-    """So many messages, some thousand unconfirmed at a time."""
-    for _ in range(0, count, len(frames)):
-        numbers = peer.publish_all(frames)
-        while peer.completed.below < numbers.start - 2_000:
-            peer.process()
+def address_space(pid: int) -> int:
+    """Bytes of a process's address space."""
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmSize:")]
+    return int(line.split()[1]) << 10
+
+
+def flood(broker: RunningBroker, queue: str) -> Exception:
+    """Publish empty messages, until the broker refuses to take more. Returns what it says."""
+    peer = RawPeer(broker.port)
+    peer.declare(queue, durable=False)
+    frames = peer.transfer_frames(queue, EMPTY, durable=False)
+    try:
+        for _ in range(MOST // 1000):
+            peer.publish_all([frames] * 1000)
+            peer.sync()
+    except (SessionEndedError, ConnectionClosedError) as error:
+        return error
+    finally:
+        peer.close()
+    raise AssertionError("the broker takes all there is")
+
+
+def check_alive(broker: RunningBroker) -> None:
+    """Another client drains what there is, and then publishes."""
+    peer = RawPeer(broker.port)
+    peer.call("queue.purge", queue="q")
     peer.sync()
+    peer.declare("other", durable=False)
+    refusals = set()
+    for _ in range(100):
+        try:
+            peer.publish("other", b"hello", durable=False)
+            peer.sync()
+            break
+        except SessionEndedError as error:
+            refusals.add(error.code)
+            peer.close()
+            peer = RawPeer(broker.port)
+    else:
+        raise AssertionError("the broker never takes messages again")
+    assert refusals <= {ErrorCode.RESOURCE_LIMIT_EXCEEDED}
+    peer.close()
+
+
+def test_a_queue_of_empty_messages_is_bounded(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--default-queue-limit", str(ROOM)).start()
+    before = broker.resident_bytes()
+    error = flood(broker, "q")
+    assert isinstance(error, SessionEndedError)
+    assert error.code == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+    assert broker.resident_bytes() - before < 1.25 * ROOM
+    check_alive(broker)
+    assert broker.stop() == 0
+
+
+def test_a_process_that_gets_no_more_memory_refuses_says_so_and_ends(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--default-queue-limit=0", "--broker-memory=0").start()
+    limit = address_space(broker.pid) + ROOM
+    resource.prlimit(broker.pid, resource.RLIMIT_AS, (limit, limit))
+    error = flood(broker, "q")
+    if isinstance(error, ConnectionClosedError):
+        assert error.args[0] == CloseCode.CONNECTION_FORCED
+    else:
+        assert isinstance(error, SessionEndedError)
+        assert error.code == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+    check_alive(broker)
+    assert broker.stop() == 0
+    log = broker.log_text()
+    assert "out of memory" in log
+    assert "Traceback" not in log
+    assert "MemoryError" not in log
+
+
+@pytest.mark.parametrize("text", ["64MiB", "67108864"])
+def test_the_ceiling_is_an_option(make_broker: BrokerMaker, text: str) -> None:
+    broker = make_broker(f"--broker-memory={text}", "--max-message-size=20000000").start()
+    peer = RawPeer(broker.port)
+    peer.declare("q", durable=False)
+    peer.publish("q", bytes(17 << 20), durable=False)
+    with pytest.raises(SessionEndedError, match="larger than 16777216 bytes"):
+        peer.sync()
+    peer.close()
+    assert broker.stop() == 0

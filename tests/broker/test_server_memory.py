@@ -1,0 +1,144 @@
+"""Memory that is short, with real sockets: publishers wait, consumers go on, and what is too much is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import pytest
+
+from broker import server as server_module
+from broker.memory import State
+from broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from formats.amqp_0_10.codes import CloseCode, ErrorCode
+from tests.support.raw_connection import ConnectionClosedError
+from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.served import Served, client, served
+
+LIMIT: Final = 4 << 20
+BODY: Final = 60_000
+READ: Final = 1 << 18  # bytes of one read of a socket, at most
+MANY: Final = 3 * LIMIT // BODY
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def frames_of(peer: RawPeer, name: str, count: int = MANY) -> list[bytes]:
+    bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(count)]
+    return [peer.transfer_frames(name, body, durable=False) for body in bodies]
+
+
+async def with_queue(found: Served, name: str) -> RawPeer:
+    peer = await client(RawPeer, found.port)
+    await client(peer.declare, name, durable=False)
+    await client(peer.sync)
+    return peer
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher is read again at each tick, and there are many."""
+    monkeypatch.setattr(server_module, "_PUBLISHER_HOLD", 0.0)
+    monkeypatch.setattr(server_module, "_TICK", 0.002)
+
+
+def test_publishers_are_stopped_and_go_on_when_there_is_memory_again() -> None:
+    async def test() -> None:
+        async with served(memory_bytes=LIMIT) as found:
+            peer = await with_queue(found, "q")
+            sending = asyncio.create_task(client(peer.publish_all, frames_of(peer, "q")))
+            connection = found.connection_of(peer)
+            await found.until(lambda: connection in found.server.held_publishers)
+            assert found.broker.memory.state is State.SHORT
+            consumer = await client(RawPeer, found.port)  # while memory is short
+            await client(consumer.subscribe, "q", accept_mode=1)
+            deliveries = await client(consumer.take, MANY)
+            await sending
+            await client(peer.sync)
+            assert [int.from_bytes(each.body[:4], "big") for each in deliveries] == list(range(MANY))
+            await found.until(lambda: not found.server.held_publishers)
+            for each in (peer, consumer):
+                each.close()
+
+    run(test())
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_consumers_publishers_are_refused_in_the_end() -> None:
+    async def test() -> None:
+        async with served(memory_bytes=LIMIT) as found:
+            peer, other = await with_queue(found, "q"), await with_queue(found, "other")
+            with pytest.raises(SessionEndedError) as refusal:
+                await client(lambda: (peer.publish_all(frames_of(peer, "q")), peer.sync()))
+            assert refusal.value.code == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+            held = found.broker.held_memory()
+            assert LIMIT <= held < LIMIT + READ + 2 * BODY
+            await client(other.sync)  # all but publishing goes on
+            await client(other.subscribe, "q", accept_mode=1)
+            assert len(await client(other.take, found.broker.queues["q"].message_count)) > 0
+            await found.until(lambda: found.broker.memory.state is State.AMPLE)
+            await client(other.publish, "other", b"again", durable=False)
+            await client(other.sync)
+            for each in (peer, other):
+                each.close()
+
+    run(test())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_connection_that_publishes_and_consumes_gets_on() -> None:
+    """What it has accepted is read, though it is a publisher: else nothing would ever make room."""
+
+    async def test() -> None:
+        async with served(memory_bytes=LIMIT) as found:
+            peer = await with_queue(found, "q")
+            frames = frames_of(peer, "q", int(LIMIT * 0.93) // BODY)
+            await client(lambda: (peer.publish_all(frames), peer.sync()))
+            assert found.broker.memory.state is State.SHORT
+            await client(peer.subscribe, "q")
+            for _ in frames:
+                (delivery,) = await client(peer.take, 1)
+                await client(peer.accept, [delivery])
+                await client(peer.publish, "q", b"small", durable=False)
+            await client(peer.sync)
+            await found.until(lambda: found.broker.memory.state is State.AMPLE)
+            peer.close()
+
+    run(test())
+
+
+def test_an_allocation_that_fails_closes_that_connection_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = TransferReader.read
+
+    def fail(self: TransferReader, header: bytes, body: Any, *others: Any) -> Any:
+        if body == b"large":
+            raise MemoryError
+        return read(self, header, body, *others)
+
+    monkeypatch.setattr(TransferReader, "read", fail)
+    caplog.set_level(logging.WARNING)
+
+    async def test() -> None:
+        async with served(memory_bytes=LIMIT) as found:
+            peer, other = await with_queue(found, "q"), await with_queue(found, "other")
+            with pytest.raises(ConnectionClosedError) as refusal:
+                await client(lambda: (peer.publish("q", b"large", durable=False), peer.sync()))
+            assert refusal.value.args[0] == CloseCode.CONNECTION_FORCED
+            await found.until(lambda: found.broker.memory.state is State.AMPLE)
+            await client(other.publish, "other", b"small", durable=False)
+            await client(other.sync)
+            assert found.broker.queues["other"].message_count == 1
+            for each in (peer, other):
+                each.close()
+
+    run(test())
+    lines = [record for record in caplog.records if record.levelno >= logging.CRITICAL]
+    assert len(lines) == 1
+    assert "out of memory" in lines[0].getMessage()
+    assert lines[0].exc_info is None
