@@ -70,7 +70,7 @@ class Life:
         self._store: Store | None = None
         self._steps = 0  # of the end
         self._watchdog = Watchdog(self._progress)
-        self._is_up = False
+        self._is_up = self._has_failed = False
 
     def run(self) -> bool:
         """Live. Returns whether all that was promised is on the disk.
@@ -92,7 +92,7 @@ class Life:
         broker.recover(restore_message)
         _log_recovery(broker, time.monotonic() - began)
         server = Server(broker, self._settings)
-        server.store_failed = partial(self._store_failed, ended)
+        server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
         try:
             ports = await self._listen(server)
@@ -108,7 +108,6 @@ class Life:
                 await server.close()
             finally:
                 self._steps += 1
-                has_failed = self._store is not None and self._store.failure is not None
                 is_clean = broker.close()
                 self._steps += 1
                 if pid_file is not None:
@@ -117,11 +116,12 @@ class Life:
             _LOG.notice("Shut down")
         else:
             _LOG.critical("Shut down, and the store is not closed cleanly: it is recovered when it is opened again")
-        return is_clean and not has_failed
+        return is_clean and not self._has_failed
 
-    def _store_failed(self, ended: asyncio.Event) -> None:
+    def _failed(self, ended: asyncio.Event, what: str) -> None:
+        self._has_failed = True
         if not ended.is_set():
-            _LOG.critical("The store has failed: shutting down")
+            _LOG.critical("%s: shutting down", what)
             ended.set()
 
     # ---- signals; the first two are called by any thread ----

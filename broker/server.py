@@ -63,7 +63,8 @@ class Server:
         settings: its limits.
 
     Attributes:
-        store_failed: called when the store can sync nothing any more, so that the broker has to end.
+        failed: called with what has failed when the broker has to end: its store, which can sync nothing any more, or
+            the event loop, which ran out of memory.
         connections: those that there are.
         refused: those that are one too many, until they are told so.
         too_many: lines about them.
@@ -72,7 +73,7 @@ class Server:
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
         self.broker, self.settings = broker, settings
-        self.store_failed: Callable[[], None] = lambda: None
+        self.failed: Callable[[str], None] = lambda what: None
         users = None if settings.user_file is None else Users(settings.user_file)
         self.authentication = Authentication(is_on=settings.auth, realm=settings.realm, users=users)
         self.loop = asyncio.get_running_loop()
@@ -90,6 +91,7 @@ class Server:
         self.pressure = Pressure(broker.turn, self.loop.call_soon)
         self.held_publishers: dict[SocketConnection, float] = {}
         broker.turn.is_idle = self._is_idle
+        broker.turn.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self._memory_changed
         broker.unfinished_bytes = lambda: self.sessions.budget.used + self.sessions.interrupted.used
         self.loop.set_exception_handler(self._log_defect)
@@ -154,7 +156,7 @@ class Server:
         if store is not None:
             store.look()
             if store.failure is not None:
-                self.store_failed()
+                self.failed("The store has failed")
 
     async def _close_listeners(self) -> None:
         for server in self._servers:

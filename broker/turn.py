@@ -110,6 +110,7 @@ class Turn:
         workers: sessions that have received commands, or had some completed.
         outputs: connections that have something to send.
         flushes_under_way: batches that wait for the disk.
+        interrupted: called when the end of a turn ran out of memory half-way: nobody knows what was told to whom.
         is_idle: says whether the event loop has nothing else to do, so that the disk may be waited for.
     """
 
@@ -130,6 +131,7 @@ class Turn:
         self.workers: dict[Worker, None] = {}
         self.outputs: dict[Output, None] = {}
         self.flushes_under_way = 0
+        self.interrupted: Callable[[], None] = lambda: None
         self.is_idle: Callable[[], bool] = lambda: False
 
     def schedule(self) -> None:
@@ -161,6 +163,9 @@ class Turn:
             self.outputs.clear()
             for output in outputs:
                 output.write_output()
+        except MemoryError:
+            self._memory.exhausted("The end of a turn")
+            self.interrupted()
         finally:
             self._is_ending = False
         if self.ready or self.journals or self.workers or self.outputs or self._later:

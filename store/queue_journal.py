@@ -176,8 +176,11 @@ class QueueJournal:
     def begin(self) -> Sequence[WritableFile]:
         """Write the next step. Returns the files that are to be synced; none if there is nothing to do now."""
         try:
-            self._step = None if self.is_deleted else self.writer.next_flush()
-            return () if self._step is None else self.storage.write(self._step)
+            step = None if self.is_deleted else self.writer.next_flush()
+            if step is None:
+                return ()
+            self._step = step
+            return self.storage.write(step)
         except OSError as error:
             self.writer.failed(error)
         except MemoryError:

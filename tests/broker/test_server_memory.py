@@ -142,3 +142,25 @@ def test_an_allocation_that_fails_closes_that_connection_alone(
     assert len(lines) == 1
     assert "out of memory" in lines[0].getMessage()
     assert lines[0].exc_info is None
+
+
+def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was completed, and told to whom, is not known then: nothing is believed, and nothing goes on."""
+
+    async def test() -> None:
+        async with served(memory_bytes=LIMIT) as found:
+            failures: list[str] = []
+            found.server.failed = failures.append
+            peer = await with_queue(found, "q")
+
+            def fail() -> None:
+                monkeypatch.undo()
+                raise MemoryError
+
+            monkeypatch.setattr(found.broker.turn, "_dispatch", fail)
+            await client(peer.publish, "q", b"message", durable=False)
+            await found.until(lambda: bool(failures))
+            assert failures == ["The event loop ran out of memory"]
+            peer.close()
+
+    run(test())
