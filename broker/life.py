@@ -108,6 +108,7 @@ class Life:
                 await server.close()
             finally:
                 self._steps += 1
+                has_failed = self._has_failed or (self._store is not None and self._store.failure is not None)
                 is_clean = broker.close()
                 self._steps += 1
                 if pid_file is not None:
@@ -116,7 +117,7 @@ class Life:
             _LOG.notice("Shut down")
         else:
             _LOG.critical("Shut down, and the store is not closed cleanly: it is recovered when it is opened again")
-        return is_clean and not self._has_failed
+        return is_clean and not has_failed
 
     def _failed(self, ended: asyncio.Event, what: str) -> None:
         self._has_failed = True

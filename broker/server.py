@@ -73,7 +73,7 @@ class Server:
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
         self.broker, self.settings = broker, settings
-        self.failed: Callable[[str], None] = lambda what: None
+        self.failed: Callable[[str], None] = _LOG.critical
         users = None if settings.user_file is None else Users(settings.user_file)
         self.authentication = Authentication(is_on=settings.auth, realm=settings.realm, users=users)
         self.loop = asyncio.get_running_loop()
