@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker import server as server_module
+from broker import socket_connection
 from broker.protocols.amqp_0_10.server_connection import ROOM
-from broker.server import SocketConnection
+from broker.socket_connection import SocketConnection
 from formats.amqp_0_10.codes import ErrorCode
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
@@ -119,7 +119,7 @@ def test_a_client_that_does_not_read_costs_little_and_stops_nobody() -> None:
             for _ in range(20):
                 await works(found, helper)
                 most = max(most, unsent(connection))
-            assert 0 < most <= server_module._HIGH_WATER + ROOM + 2 * BODY
+            assert 0 < most <= socket_connection._HIGH_WATER + ROOM + 2 * BODY
             left = found.broker.queues["much"].message_count
             assert left > MANY // 2
             assert not is_read(connection)
@@ -149,7 +149,7 @@ def test_one_that_asks_for_much_and_does_not_read_is_not_read() -> None:
             for _ in range(10):
                 await works(found, helper)
                 most = max(most, unsent(connection))
-            assert 0 < most <= server_module._HIGH_WATER + 4 * READ
+            assert 0 < most <= socket_connection._HIGH_WATER + 4 * READ
             await sender.stop()
             for peer in (slow, helper):
                 peer.close()

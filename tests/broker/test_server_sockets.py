@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import broker.server
+import broker.socket_connection
 from broker.broker import Broker
 from broker.server import Server
 from formats.amqp_0_10.codes import CloseCode
@@ -49,7 +50,7 @@ def read_to_the_end(peer: RawPeer) -> ConnectionClosedError | PeerGoneError:
 
 
 def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.server, "_REFUSAL_SECONDS", 0.1)
+    monkeypatch.setattr(broker.socket_connection, "_REFUSAL_SECONDS", 0.1)
 
     async def test() -> None:
         async with served(max_connections=2, negotiate_seconds=1000.0) as found:
@@ -78,7 +79,7 @@ def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert ended.value.args[0] == CloseCode.CONNECTION_FORCED
                 assert "as many connections as it may have" in ended.value.args[1]
                 await found.until(lambda: not found.server.refused)
-                monkeypatch.setattr(broker.server, "_MOST_REFUSED", 1)
+                monkeypatch.setattr(broker.socket_connection, "_MOST_REFUSED", 1)
                 with await client(RawConnection, found.port), await client(RawConnection, found.port) as fourth:
                     assert await client(is_closed, fourth)
                     assert len(found.server.refused) == 1

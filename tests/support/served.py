@@ -18,8 +18,9 @@ from typing import Any, Final, TypeVar
 
 from broker.broker import Broker
 from broker.protocols.amqp_0_10.transfer import restore_message
-from broker.server import Server, SocketConnection
+from broker.server import Server
 from broker.settings import BrokerSettings
+from broker.socket_connection import SocketConnection
 from store.environment import system_environment
 from store.module import PluggedStore
 from store.parameters import StoreParameters
