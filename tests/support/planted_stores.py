@@ -23,10 +23,10 @@ VERSION_1_DIRECTORIES: Final = {"orders": "rhm/jrnl/0004/c.q1", "bills": "rhm/jr
 VERSION_2_DIRECTORIES: Final = {"orders": "rhm/jrnl/1", "bills": "rhm/jrnl/2", "prepared": "rhm/tpl"}
 
 
-def version_1_store(path: Path) -> Original:
-    """A legacystore without Berkeley DB files: the journals tell the queues."""
+def version_1_store(path: Path, bills: int = BILLS) -> Original:
+    """A legacystore without Berkeley DB files: the journals tell the queues. So many bills have come."""
     builders = _version_1_builders()
-    histories = _told(builders)
+    histories = _told(builders, bills)
     for name, builder in builders.items():
         builder.write_to(path / VERSION_1_DIRECTORIES[name])
     return _ring_store(path, histories, builders, VERSION_1_DIRECTORIES)
@@ -79,20 +79,23 @@ def _ring_store(
 LINEAR_SIZES: Final = {"orders": 64, "bills": 16, "prepared": 64}  # KiB of data in each file
 
 
-def linear_store(path: Path) -> Original:
-    """A linearstore without Berkeley DB files, with pools; the head of the line of `bills` was given back."""
+def linear_store(path: Path, bills: int = BILLS) -> Original:
+    """A linearstore without Berkeley DB files, with pools; the head of the line of `bills` was given back.
+
+    So many bills have come.
+    """
     rids = count(1)
     names = {**QUEUES, "prepared": TPL_QUEUE}
     builders = {name: LinearBuilder(queue, LINEAR_SIZES[name]) for name, queue in names.items()}
     histories = {name: History(builder, names[name], rids) for name, builder in builders.items()}
-    tell(**histories, large=4300)
+    tell(**histories, count=bills, large=4300)
     files = {}
     for name, builder in builders.items():
         directory = builder.write(path)
         in_use = f"qls/p001/efp/{LINEAR_SIZES[name]}k/in_use"
         files[name] = [f"{in_use}/{file}" for file in builder.names()]
         if name == "bills":
-            oldest = builder.place(histories[name].records[f"bill {BILLS - UNPAID}"].position)[0]
+            oldest = builder.place(histories[name].records[f"bill {bills - UNPAID}"].position)[0]
             for file in builder.names()[:oldest]:
                 (directory / file).unlink()
                 (path / in_use / file).unlink()

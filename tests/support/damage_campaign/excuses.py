@@ -1,0 +1,3 @@
+"""TODO"""
+def excuse(damaged):
+    return None
