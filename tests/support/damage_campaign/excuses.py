@@ -1,3 +1,170 @@
-"""TODO"""
-def excuse(damaged):
+"""What nobody can see in the bytes of a store, by the README's list, and whether a damage is of that kind.
+
+An excuse is proved of the one damage, from the undamaged store's records and from the bytes that have changed: it is
+not enough that a format has a weakness. Each is bound to words of the README, which a test looks for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from formats.qls.records import RecordHeader as LinearHeader
+from formats.rhm.records import TAIL_SIZE, Kind
+from store.disk import OsDisk
+from store.journal.journal import Journal
+from store.journal.records import RecordHeader
+from store.offline import open_store
+from tests.support.damage_campaign.damage import Damaged, DamageKind, FileKind
+from tests.support.damage_campaign.stores import LEGACYSTORE, QSTORE
+
+#: What the README says, in "What cannot be seen, whatever looks at the bytes".
+CONTENT: Final = "a legacystore has no checksums"
+PLAIN_DEQUEUE: Final = "a linearstore's plain dequeues have no checksum"
+END: Final = "the end of a journal"
+PAGES: Final = "Berkeley DB's pages have no checksums"
+EXCUSES: Final = (CONTENT, PLAIN_DEQUEUE, END, PAGES)
+
+_HEADER: Final = 512  # bytes of a ring's file header
+_RID, _TARGET_END = 8, 24  # of a plain dequeue's header: its record id and that of what it removes
+_LINEAR_RID, _LINEAR_TARGET_END = 16, 32
+_AT_THE_END: Final = frozenset(
+    {
+        DamageKind.FLIP,
+        DamageKind.SECTORS,
+        DamageKind.ZEROED,
+        DamageKind.ZEROED_ALL,
+        DamageKind.GARBAGE,
+        DamageKind.OLDER,
+        DamageKind.OLDER_ALL,
+    }
+)
+
+
+class _Extent(NamedTuple):
+    """Bytes of a file, its path below the store."""
+
+    file: str
+    begin: int
+    end: int
+
+
+class _Record(NamedTuple):
+    """A record of the undamaged store: its header, and where its bytes are up to the tail's end."""
+
+    header: RecordHeader
+    extents: list[_Extent]
+    guarded: list[_Extent]
+
+
+class _Records:
+    """Collects every record of a journal."""
+
+    def __init__(self, journal: Journal, root: str) -> None:
+        self._stream, self._root = journal.stream, root
+        self.found: list[_Record] = []
+
+    def record(self, header: RecordHeader, place: int, _xid: bytes) -> None:
+        end = header.tail_offset + TAIL_SIZE if header.has_tail else header.header_size
+        guarded = [each for begin, stop in _guarded(header, end) for each in self._pieces(place + begin, place + stop)]
+        self.found.append(_Record(header, list(self._pieces(place, place + end)), guarded))
+
+    def enqueue(self, *_: Any) -> None:
+        raise AssertionError("every record goes to `record`")
+
+    dequeue = enqueue
+
+    def damaged(self, damage: Any) -> None:
+        raise AssertionError(f"the store was damaged before: {damage}")
+
+    def _pieces(self, place: int, end: int) -> Iterator[_Extent]:
+        while place < end:
+            file, offset = self._stream.locate(place)
+            stop = min(end, place - place % self._stream.data_size + self._stream.data_size)
+            yield _Extent(_below(self._root, file.path), offset, offset + stop - place)
+            place = stop
+
+
+def _guarded(header: RecordHeader, end: int) -> list[tuple[int, int]]:
+    """The parts of a record in which a change is seen: all of it where there is a checksum."""
+    is_plain_dequeue = header.kind is Kind.DEQUEUE and not header.has_tail
+    if isinstance(header, LinearHeader):
+        return [(0, _LINEAR_RID), (_LINEAR_TARGET_END, end)] if is_plain_dequeue else [(0, end)]
+    if header.version == 2:
+        return [(0, end)]
+    if is_plain_dequeue:
+        return [(0, _RID), (_TARGET_END, end)]
+    return [(0, header.header_size), (header.tail_offset, end)] if header.has_tail else [(0, end)]
+
+
+def _below(root: str, path: str) -> str:
+    return os.path.relpath(os.path.realpath(path), root)
+
+
+def excuse(damaged: Damaged) -> str | None:
+    """Why nobody can see a damage, in the README's words; None if it can be seen."""
+    if damaged.file_kind is FileKind.CATALOGUE:
+        return None
+    root = os.path.realpath(damaged.store.path)
+    changed = _Changes(Path(root), damaged.path)
+    journals = _journals(damaged, root)
+    hit = [(records, [changed.touches(each.extents) for each in records]) for records in journals]
+    of_format = CONTENT if damaged.store.format == LEGACYSTORE else PLAIN_DEQUEUE
+    if not any(changed.touches(each.guarded) for records in journals for each in records):
+        return of_format if any(any(marks) for _, marks in hit) else None
+    has_seal = damaged.store.format == QSTORE and damaged.store.clean
+    if damaged.kind in _AT_THE_END and not has_seal and all(_is_an_end(records, marks) for records, marks in hit):
+        return END
     return None
+
+
+def _journals(damaged: Damaged, root: str) -> list[list[_Record]]:
+    store = open_store(OsDisk(), str(damaged.store.path))
+    found = []
+    for journal in store.all_journals():
+        records = _Records(journal, root)
+        journal.walk(records, every_record=True)
+        journal.close()
+        found.append(records.found)
+    return found
+
+
+def _is_an_end(records: list[_Record], hit: list[bool]) -> bool:
+    """Whether nothing that shows that the journal went on is left behind the first record that was hit."""
+    if True not in hit:
+        return True
+    first = hit.index(True)
+    for record, is_hit in zip(records[first:], hit[first:], strict=True):
+        if is_hit:
+            continue
+        header = record.header
+        if isinstance(header, LinearHeader) or header.version == 1:
+            if header.kind is not Kind.FILLER:
+                return False
+        elif header.flush > records[first].header.flush:  # of the flush that was torn nothing counts
+            return False
+    return True
+
+
+class _Changes:
+    """What is not as it was, byte by byte."""
+
+    def __init__(self, before: Path, after: Path) -> None:
+        self._before, self._after = before, after
+        self._contents: dict[str, tuple[bytes, bytes]] = {}
+
+    def touches(self, extents: list[_Extent]) -> bool:
+        """Whether any of these bytes has changed, or can be verified no more because its file's header has."""
+        return any(self._differs(each.file, each.begin, each.end) for each in extents)
+
+    def _differs(self, file: str, begin: int, end: int) -> bool:
+        if file not in self._contents:
+            self._contents[file] = _read(self._before / file), _read(self._after / file)
+        before, after = self._contents[file]
+        return before[begin:end] != after[begin:end] or before[:_HEADER] != after[:_HEADER]
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""

@@ -1,12 +1,12 @@
 """Whether a damage was seen: the content of the store before, and what the tools and the store make of it afterwards.
 
-    harmless   the content is the same, and nothing is said
-    told       the content is the same, and damage is reported
-    loss told  it is not the same, and everybody who looked said so
-    refused    nothing could be made of the store, and everybody who looked said so
-    excused    it is not the same, and somebody did not see it; nobody can, and the README says why (`excuses`)
-    UNSEEN     it is not the same, and somebody did not see it
-    FAULT      a traceback, a hang, too much memory, or an error that does not say where and why
+harmless   the content is the same, and nothing is said
+told       the content is the same, and damage is reported
+loss told  it is not the same, and everybody who looked said so
+refused    nothing could be made of the store, and everybody who looked said so
+excused    it is not the same, and somebody did not see it; nobody can, and the README says why (`excuses`)
+UNSEEN     it is not the same, and somebody did not see it
+FAULT      a traceback, a hang, too much memory, or an error that does not say where and why
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def differences(before: Seen, after: Seen) -> str:
     if before.content != after.content:
         return _first(before.content or [], after.content or [])
     old, new = before.recovered or {}, after.recovered or {}
-    return "in DEST " + _first([line for each in old.values() for line in each], [line for each in new.values() for line in each])
+    return "in DEST " + _first(
+        [line for each in old.values() for line in each], [line for each in new.values() for line in each]
+    )
 
 
 def _first(before: list[str], after: list[str]) -> str:

@@ -154,15 +154,10 @@ def look(path: Path, scratch: Path, *, is_version_2: bool) -> Seen:
             if result is not None and result.code == 2:
                 _check_refusal(watch, name, result.errors)
         told = [] if checked is None or checked.code == 2 else checked.lines("damage")
-        return Seen(
-            _code(checked), told, content, _code(recovered), dest, refusing, lenient, critical, watch.faults
-        )  # fmt: skip
+        codes = (None if each is None else each.code for each in (checked, recovered))
+        return Seen(next(codes), told, content, next(codes), dest, refusing, lenient, critical, watch.faults)
     finally:
         shutil.rmtree(scratch)
-
-
-def _code(ended: Dump | None) -> int | None:
-    return None if ended is None else ended.code
 
 
 def _check_refusal(watch: _Watch, name: str, errors: str) -> None:
@@ -194,7 +189,9 @@ def _queue_of(message: str) -> str:
 
 
 def _recover(source: Path, target: Path) -> Dump:
-    result = CliRunner().invoke(recover_command, [os.fspath(source), os.fspath(target), "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        recover_command, [os.fspath(source), os.fspath(target), "--json"], catch_exceptions=False
+    )
     return Dump(result.exit_code, result.stdout_bytes, result.stderr_bytes)
 
 
