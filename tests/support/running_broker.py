@@ -35,6 +35,7 @@ class RunningBroker:
         log: the file that standard error goes to.
         port: of the last start.
         runner: what Python is given in front of the broker's module, as a profiler.
+        environment: variables that the process gets besides this one's.
         children: the processes that the last broker had started when it was stopped or killed.
     """
 
@@ -45,6 +46,7 @@ class RunningBroker:
         self.options = options
         self.port = 0
         self.runner: tuple[str, ...] = ()
+        self.environment: dict[str, str] = {}
         self.children: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -72,6 +74,7 @@ class RunningBroker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
+                env={**os.environ, **self.environment},
             )
 
     def wait_for_port(self) -> int:

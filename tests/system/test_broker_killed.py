@@ -57,17 +57,22 @@ class Story:
         """One life of a broker that listens: traffic, until `end` has ended the broker, or the actors."""
         before = self.ledger.before(clean=self.was_clean)
         logs = [ConsumerLog(queue, queue != _SHARED) for queue in QUEUES] + [ConsumerLog(_SHARED, False)]
+        actors = self._actors(logs, publishing=publishing)
+        try:
+            end(actors)
+        finally:
+            self._join(actors)
+        self._check(before, logs, actors)
+
+    def _actors(self, logs: Sequence[ConsumerLog], *, publishing: bool) -> list[Actor]:
+        """The clients of one life, at work."""
         seeds = iter(self.random.sample(range(1 << 30), len(logs) + _PUBLISHERS))
         port, ledger = self.broker.port, self.ledger
         actors: list[Actor] = [Consumer(port, next(seeds), ledger, log, everything=not publishing) for log in logs]
         if publishing:
             numbers = range(_PUBLISHERS)
             actors += [Publisher(port, next(seeds), ledger, number, self._serials, ROUTES) for number in numbers]
-        try:
-            end(actors)
-        finally:
-            self._join(actors)
-        self._check(before, logs, actors)
+        return actors
 
     @staticmethod
     def _join(actors: Sequence[Actor]) -> None:

@@ -14,8 +14,8 @@ from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.system.processes import PATIENCE_SECONDS
 
 _KILLS: Final = 8
-_TOKENS: Final = 400
-_QUEUES: Final = ("left", "right")
+TOKENS: Final = 400
+SIDES: Final = ("left", "right")
 
 
 class Mover(threading.Thread):
@@ -66,11 +66,24 @@ class Mover(threading.Thread):
         self.place.update(dict.fromkeys(tokens, self._target))
 
 
-def _look(broker: RunningBroker) -> dict[int, str]:
+def set_out(broker: RunningBroker) -> dict[int, str]:
+    """Make the queues, with messages in both; where each is."""
+    place = {token: SIDES[token % 2] for token in range(TOKENS)}
+    with RawPeer(broker.port) as peer:
+        for queue in SIDES:
+            peer.declare(queue)
+        for token, queue in place.items():
+            peer.publish(queue, b"%d" % token)
+        peer.sync()
+        peer.end()
+    return place
+
+
+def look_at(broker: RunningBroker) -> dict[int, str]:
     """Where each message is, found by browsing."""
     place: dict[int, str] = {}
     with RawPeer(broker.port) as peer:
-        for queue in _QUEUES:
+        for queue in SIDES:
             count = peer.message_count(queue)
             peer.subscribe(queue, queue, acquire_mode=1, accept_mode=1)
             for delivery in peer.take(count):
@@ -84,17 +97,10 @@ def _look(broker: RunningBroker) -> dict[int, str]:
 
 def test_a_transaction_is_done_in_both_queues_or_in_none(make_broker: BrokerMaker) -> None:
     broker, source = make_broker().start(), random.Random(7)
-    with RawPeer(broker.port) as peer:
-        for queue in _QUEUES:
-            peer.declare(queue)
-        for token in range(_TOKENS):
-            peer.publish(_QUEUES[token % 2], b"%d" % token)
-        peer.sync()
-        peer.end()
-    place = {token: _QUEUES[token % 2] for token in range(_TOKENS)}
+    place = set_out(broker)
     commits = 0
     for _ in range(_KILLS):
-        movers = [Mover(broker.port, *pair, source.randrange(1000)) for pair in (_QUEUES, _QUEUES[::-1])]
+        movers = [Mover(broker.port, *pair, source.randrange(1000)) for pair in (SIDES, SIDES[::-1])]
         time.sleep(0.3 + source.random() * 0.5)
         broker.kill()
         for mover in movers:
@@ -103,14 +109,14 @@ def test_a_transaction_is_done_in_both_queues_or_in_none(make_broker: BrokerMake
                 raise AssertionError(f"a client failed\n{broker.log_text()}") from mover.error
             commits += mover.commits
         broker.start()
-        found = _look(broker)
-        assert sorted(found) == list(range(_TOKENS))
-        _check_moves(place, found, movers)
+        found = look_at(broker)
+        assert sorted(found) == list(range(TOKENS))
+        check_moves(place, found, movers)
         place = found
     assert commits > 5 * _KILLS
 
 
-def _check_moves(before: dict[int, str], found: dict[int, str], movers: Sequence[Mover]) -> None:
+def check_moves(before: dict[int, str], found: dict[int, str], movers: Sequence[Mover]) -> None:
     """What is known of a token's place holds, and an unsure commit is done for all of its tokens or for none."""
     moved = {token for mover in movers for token in mover.place}
     unsure = {token for mover in movers for token in mover.unsure}
