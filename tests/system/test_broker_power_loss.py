@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.raw_peer import SessionEndedError
+from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.system.broker_ledger import Before, ConsumerLog
 from tests.system.broker_topology import Topologist, Topology
@@ -27,7 +26,7 @@ from tests.system.broker_traffic import Actor
 from tests.system.power_loss.disk import Call, UnsyncedDisk, build
 from tests.system.processes import PATIENCE_SECONDS
 from tests.system.test_broker_killed import Story
-from tests.system.test_broker_transactions_killed import SIDES, Mover, check_moves, look_at, set_out
+from tests.system.test_broker_transactions_killed import SIDES, TOKENS, Mover, check_moves, look_at, set_out
 
 _LIVES: Final = 12
 _MESSAGES: Final = 1_500
@@ -68,7 +67,7 @@ class Trial(Story):
         self._place = set_out(self.broker)
 
     def _actors(self, logs: Sequence[ConsumerLog], *, publishing: bool) -> list[Actor]:
-        actors = super()._actors(logs, publishing=publishing)
+        actors, self._movers = super()._actors(logs, publishing=publishing), []
         if publishing:
             port = self.broker.port
             self._movers = [Mover(port, *sides, self.random.randrange(1000)) for sides in (SIDES, SIDES[::-1])]
@@ -122,7 +121,8 @@ class Trial(Story):
 
     def _check_store(self) -> None:
         """What the broker says of its store, and has in it."""
-        assert "Traceback" not in self.broker.log_text(), self.broker.log_text()
+        for bad in ("Traceback", "Unexpected error"):
+            assert bad not in self.broker.log_text(), self.broker.log_text()
         for name in ("quarantine", "orphans"):
             path = self.broker.data_directory / "rhm" / name
             assert not path.exists() or not os.listdir(path), f"{name}: {os.listdir(path)}\n{self.broker.log_text()}"
@@ -173,3 +173,21 @@ def test_a_power_loss(make_trial: TrialMaker) -> None:
     trial.drain()
 
 
+@pytest.mark.parametrize("where", ["/catalogue/", "/jrnl/"])
+def test_sigterm_on_a_disk_that_fails(make_trial: TrialMaker, where: str) -> None:
+    """The end is orderly, and RocksDB, which fails even to close, is told in a line."""
+    trial = make_trial(1)
+    trial.failing = True
+    for call in Call:
+        trial.disk.fail(call, errno.EROFS, where=where)
+    with pytest.raises(SessionEndedError), RawPeer(trial.broker.port) as peer:
+        peer.declare("more")
+    status = trial.broker.stop()
+    log = trial.broker.log_text()
+    assert status in (0, 1)
+    assert "Unexpected error" not in log
+    assert "Traceback" not in log
+    assert ("RocksDB cannot close" in log) == (where == "/catalogue/")
+    trial.disk.lose()
+    trial.broker.start()
+    assert sorted(look_at(trial.broker)) == list(range(TOKENS))
