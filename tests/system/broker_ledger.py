@@ -123,10 +123,10 @@ class Ledger:
         for log in logs:
             for arrival in log.arrivals:
                 was_given_back = _may_be_given_back(before, log, arrival)
+                self._check_arrival(before, arrival, log.queue, was_given_back=was_given_back)
                 if not was_given_back:
                     assert arrival.place not in seen, f"{arrival.place} came twice in one life"
-                self._check_arrival(before, arrival, log.queue, was_given_back=was_given_back)
-                seen.add(arrival.place)
+                    seen.add(arrival.place)
             self._check_order(before, log)
 
     def _check_arrival(self, before: Before, arrival: Arrival, queue: str, *, was_given_back: bool) -> None:

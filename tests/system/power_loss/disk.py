@@ -1,10 +1,10 @@
 """A disk that loses what was not synced, and fails on command, under processes that know nothing of it.
 
-`unsynced.c`, which is built where there is a compiler, is loaded into them (LD_PRELOAD) and notes what they change below
-one directory; what they sync is crossed out. `UnsyncedDisk.lose` plays power loss: of what is left in the notes it undoes
-everything, or what chance says, sector by sector, as a disk's cache leaves it. Names come back too: files and directories
-that were made, removed or renamed in a directory that was not synced after that. That is POSIX to the letter; ext4
-keeps more.
+`unsynced.c`, which is built where there is a compiler, is loaded into them (LD_PRELOAD) and notes what they change
+below one directory; what they sync is crossed out. `UnsyncedDisk.lose` plays power loss: of what is left in the notes
+it undoes everything, or what chance says, sector by sector, as a disk's cache leaves it. Names come back too: files and
+directories that were made, removed or renamed in a directory that was not synced after that. That is POSIX to the
+letter; ext4 keeps more.
 """
 
 from __future__ import annotations
