@@ -1,10 +1,15 @@
-"""Fixtures for all rooms' tests. Under xdist each worker has a base directory, and so unpacked stores, of its own."""
+"""Fixtures for all rooms' tests. Under xdist each worker has a base directory, and so unpacked stores, of its own.
+
+`--examples N` runs the tests of hypothesis alone, each with N times as many examples as it says, in a random order.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 from tests.support.fixtures import (
     LEGACY_STORES,
@@ -16,6 +21,25 @@ from tests.support.fixtures import (
     set_writable,
     unpack,
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--examples", type=int, default=0, metavar="N", help="hypothesis alone, with N times the examples")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    times = config.getoption("--examples")
+    if not times:
+        return
+    functions = {item: getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None)) for item in items}
+    chosen = [item for item in items if functions[item] is not None and is_hypothesis_test(functions[item])]
+    for function in {functions[item] for item in chosen}:
+        given = getattr(function, "_hypothesis_internal_use_settings", None) or settings.default
+        more = settings(given, max_examples=given.max_examples * times, database=None)
+        function._hypothesis_internal_use_settings = more
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    random.shuffle(chosen)
+    items[:] = chosen
 
 
 @pytest.fixture(scope="session")

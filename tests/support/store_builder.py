@@ -42,7 +42,7 @@ class StoreBuilder:
         self.rhm = path / "rhm"
         self.orders = JournalBuilder(2, orders_geometry, queue_id=1, queue_name="orders")
         self.bills = JournalBuilder(2, GEOMETRY, queue_id=2, queue_name="bills", seed=1)
-        self.prepared = JournalBuilder(2, GEOMETRY, queue_name="TplStore", base_name=TPL_BASE_NAME, seed=2)
+        self.prepared = JournalBuilder(2, GEOMETRY, queue_id=0, queue_name="TplStore", base_name=TPL_BASE_NAME, seed=2)
         self.bills.next_rid, self.prepared.next_rid = 1000, 2000
 
     def write(self, *, clean: bool = True) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.system.broker_ledger import Arrival, Before, ConsumerLog, Ledger, Place, body_of, identity_of
@@ -50,6 +52,23 @@ def test_what_may_be(ledger: Ledger) -> None:
 def test_what_may_not_be(ledger: Ledger, broken: str, clean: bool, arrivals: list[tuple[Place, bool]]) -> None:
     with pytest.raises(AssertionError, match=broken):
         _check(ledger, ledger.before(clean=clean), *arrivals)
+
+
+def test_where_sessions_end_a_message_may_go_to_the_other_consumer(ledger: Ledger) -> None:
+    """It is marked, though nobody may have read it, and comes behind others; whoever is alone has no other."""
+    before = ledger.before(clean=False)
+    (new,) = ledger.send(["q"], 1, 4)
+    logs = [ConsumerLog("q", False, [Arrival(D, True), Arrival(new, True), Arrival(C, True)])]
+    logs.append(ConsumerLog("q", False, [Arrival(C, False)]))
+    ledger.check_life(replace(before, sessions_end=True), logs)
+    with pytest.raises(AssertionError, match="was never delivered"):
+        ledger.check_life(before, logs)
+    alone = [ConsumerLog("q", True, logs[0].arrivals)]
+    with pytest.raises(AssertionError, match="was never delivered"):
+        ledger.check_life(replace(before, sessions_end=True), alone)
+    twice = [ConsumerLog("q", False, [Arrival(C, False)])] * 2
+    with pytest.raises(AssertionError, match="twice in one life"):
+        ledger.check_life(replace(before, sessions_end=True), twice)
 
 
 def test_what_was_missing_never_comes_back(ledger: Ledger) -> None:

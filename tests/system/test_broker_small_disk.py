@@ -89,7 +89,8 @@ def _grow(descriptor: int, count: int) -> bool:
     try:
         os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, count)
     except OSError as error:
-        assert error.errno == errno.ENOSPC
+        if error.errno != errno.ENOSPC:
+            raise
         return False
     return True
 
