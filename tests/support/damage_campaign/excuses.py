@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from formats.bdb.writer import encode_empty_log
 from formats.qls.records import RecordHeader as LinearHeader
 from formats.rhm.records import TAIL_SIZE, Kind
 from store.disk import OsDisk
@@ -25,7 +26,13 @@ CONTENT: Final = "a legacystore has no checksums"
 PLAIN_DEQUEUE: Final = "a linearstore's plain dequeues have no checksum"
 END: Final = "the end of a journal"
 PAGES: Final = "Berkeley DB's pages have no checksums"
-EXCUSES: Final = (CONTENT, PLAIN_DEQUEUE, END, PAGES)
+GONE_BACK: Final = "Berkeley DB's files have all gone back to older copies"
+EXCUSES: Final = (CONTENT, PLAIN_DEQUEUE, END, PAGES, GONE_BACK)
+
+_DATABASES: Final = ("rhm/dat", "qls/dat2")
+_DATABASE_PAGE: Final = 4096  # bytes, of qpidd's files and ours; the first page is metadata
+_PAGE_HEADER: Final = 26  # bytes at the beginning of every other
+_IN_PLACE: Final = frozenset({DamageKind.FLIP, DamageKind.SECTORS, DamageKind.GARBAGE})
 
 _HEADER: Final = 512  # bytes of a ring's file header
 _RID, _TARGET_END = 8, 24  # of a plain dequeue's header: its record id and that of what it removes
@@ -105,10 +112,10 @@ def _below(root: str, path: str) -> str:
 
 def excuse(damaged: Damaged) -> str | None:
     """Why nobody can see a damage, in the README's words; None if it can be seen."""
-    if damaged.file_kind is FileKind.CATALOGUE:
-        return None
     root = os.path.realpath(damaged.store.path)
     changed = _Changes(Path(root), damaged.path)
+    if damaged.file_kind is FileKind.CATALOGUE:
+        return None if damaged.store.format == QSTORE else _of_berkeley(damaged, changed)
     journals = _journals(damaged, root)
     hit = [(records, [changed.touches(each.extents) for each in records]) for records in journals]
     of_format = CONTENT if damaged.store.format == LEGACYSTORE else PLAIN_DEQUEUE
@@ -118,6 +125,22 @@ def excuse(damaged: Damaged) -> str | None:
     if damaged.kind in _AT_THE_END and not has_seal and all(_is_an_end(records, marks) for records, marks in hit):
         return END
     return None
+
+
+def _of_berkeley(damaged: Damaged, changed: _Changes) -> str | None:
+    """The excuse for damage to Berkeley DB's files."""
+    (directory,) = (damaged.store.path / name for name in _DATABASES if (damaged.store.path / name).is_dir())
+    logs = sorted(directory.glob("log.*"))
+    is_made_by_tool = [log.read_bytes() for log in logs] == [encode_empty_log()]
+    if damaged.kind is DamageKind.OLDER_ALL:
+        return GONE_BACK
+    if damaged.kind in (DamageKind.OLDER, DamageKind.SWAPPED):
+        return GONE_BACK if is_made_by_tool else None
+    places = list(changed.places(_below(os.path.realpath(damaged.store.path), str(directory))))
+    is_in_items = all(
+        file.endswith(".db") and at >= _DATABASE_PAGE and at % _DATABASE_PAGE >= _PAGE_HEADER for file, at in places
+    )
+    return PAGES if damaged.kind in _IN_PLACE and is_in_items else None
 
 
 def _journals(damaged: Damaged, root: str) -> list[list[_Record]]:
@@ -158,6 +181,15 @@ class _Changes:
     def touches(self, extents: list[_Extent]) -> bool:
         """Whether any of these bytes has changed, or can be verified no more because its file's header has."""
         return any(self._differs(each.file, each.begin, each.end) for each in extents)
+
+    def places(self, directory: str) -> Iterator[tuple[str, int]]:
+        """The files, and offsets in them, of the bytes in a directory that have changed."""
+        for path in sorted((self._before / directory).iterdir()):
+            file = f"{directory}/{path.name}"
+            before, after = _read(path), _read(self._after / file)
+            if before != after:
+                length = max(len(before), len(after))
+                yield from ((file, at) for at in range(length) if before[at : at + 1] != after[at : at + 1])
 
     def _differs(self, file: str, begin: int, end: int) -> bool:
         if file not in self._contents:
