@@ -35,6 +35,8 @@ from tests.support.planted_stores import QUEUES, linear_store, version_1_store, 
 
 QSTORE, LEGACYSTORE, LINEARSTORE = "qstore", "legacystore", "linearstore"
 FORMATS: Final = (QSTORE, LEGACYSTORE, LINEARSTORE)
+CLOSED: Final = "closed"
+"""The moment of a clean close after which its life went on."""
 _FIRST_SECOND: Final = 1_750_000_000
 _BODY: Final = 3000  # bytes of a message of the queue whose ring goes round ...
 _ROUND: Final = 110  # ... after so many of them
@@ -85,7 +87,7 @@ def _version_2(directory: Path) -> list[CampaignStore]:
     names = list(moments)
     lived = [
         CampaignStore(
-            f"{name} (version 2)", QSTORE, name in ("closed", "ended"), moments[name],
+            f"{name} (version 2)", QSTORE, name in (CLOSED, "ended"), moments[name],
             tuple(moments[older] for older in names[: names.index(name)]),
         )
         for name in names[1:]
@@ -192,7 +194,7 @@ def _life(directory: Path) -> Mapping[str, Path]:
     _go_on(life)
     moment("crashed")
     life.close()
-    moment("closed")
+    moment(CLOSED)
     life = _Life(directory / "store", seeded_environment(6))
     _end(life)
     moment("again")
