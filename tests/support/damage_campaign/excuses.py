@@ -132,7 +132,7 @@ def _is_on_record(store: CampaignStore, lost: list[_Record], newest: set[str]) -
     """Version 2: whether the store still tells that these records, at a journal's end, were there.
 
     A clean close tells it of all that there was then; after a crash, a file that was begun tells it of the files
-    before. The stores that were told, not lived, know no earlier close, nor were their files made as a store makes them.
+    before. The stores that were told, not lived, know no earlier close; their files are not made as a store makes them.
     """
     if store.clean:
         return True
