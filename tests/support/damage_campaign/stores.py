@@ -92,13 +92,12 @@ def _version_2(directory: Path) -> list[CampaignStore]:
         )
         for name in names[1:]
     ]  # fmt: skip
+    left, closed = (version_2_store(directory / f"told-{name}", clean=False).path for name in ("left", "closed"))
+    _Life(closed, seeded_environment(4)).close()
     told = [
-        CampaignStore(
-            f"told, {'closed' if clean else 'left'} (version 2)", QSTORE, clean,
-            version_2_store(directory / f"told-{clean}", clean=clean).path,
-        )
-        for clean in (True, False)
-    ]  # fmt: skip
+        CampaignStore("told, left (version 2)", QSTORE, False, left),
+        CampaignStore("told, closed (version 2)", QSTORE, True, closed),
+    ]
     return [*lived, *told]
 
 
