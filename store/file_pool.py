@@ -32,6 +32,13 @@ def linear_file_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if _FILE_NAME.fullmatch(name)]
 
 
+def pool_data_size(path: str) -> int | None:
+    """Bytes of data area that a taken file should have, as the directory of its pool says; None if it is in none."""
+    directory, _, in_use = posixpath.dirname(path).rpartition("/")
+    found = _POOL_NAME.fullmatch(posixpath.basename(directory)) if in_use == "in_use" else None
+    return None if found is None else int(found["kib"]) * KIB
+
+
 class PooledFile(NamedTuple):
     """A file of a pool.
 

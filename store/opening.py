@@ -66,6 +66,7 @@ class _Opening:
         self._opened = OpenedJournals()
         self._taken: dict[str, PooledFile] = {}
         self._unlinked: dict[str, list[PooledFile]] = defaultdict(list)
+        self._waiting: dict[str, list[PooledFile]] = defaultdict(list)
         self._queues = frozenset((TPL_NAME, *(place.name for place in layout.journals)))
 
     def all(self) -> OpenedJournals:
@@ -146,8 +147,9 @@ class _Opening:
         if self._layout.kind is not StoreKind.JOURNAL or place.directory != self._layout.path:
             unlinked = self._unlinked.pop(place.name, ())
             return open_line(
-                self._disk, place.directory, place.name, self._taken, unlinked, self._queues, follow_links=False
-            )
+                self._disk, place.directory, place.name, self._taken, unlinked, self._queues,
+                follow_links=False, waiting=self._waiting[place.name],
+            )  # fmt: skip
         # A journal named by itself: its directory may have been copied to any place, so its files tell its name.
         journal = open_line(self._disk, place.directory, None, self._taken, follow_links=self._layout.pools is None)
         if not journal.files.files and journal.damage:
@@ -167,6 +169,10 @@ class _Opening:
                 queue = queue_name_of(self._disk, pool.taken[name].path)
                 if queue is not None:
                     self._unlinked[queue].append(pool.taken[name])
+            for file in pool.waiting:
+                queue = queue_name_of(self._disk, file.path)
+                if queue is not None:
+                    self._waiting[queue].append(file)
 
     def _linked(self, directory: str) -> list[str]:
         try:

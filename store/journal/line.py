@@ -14,17 +14,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import gt
 from typing import Final
 
 from formats.qls.file_header import FILE_HEADER_SIZE, linear_geometry
 from formats.qls.records import SECTOR_SIZE
 from store.damage import Damage
 from store.disk import Disk
+from store.file_pool import pool_data_size
 from store.journal.files import OrderedFiles
 from store.journal.format import JournalFormat
 from store.journal.linear_file import LOST, FoundFile, LinearFile, read_linear_file
 
 _ALIKE: Final = 8  # bits in which two serials differ, at most, if one of them is the other gone bad
+IN_POOL: Final = "the end of a journal lies in the pool, among the files that wait for one"
 NO_LINK: Final = "the journal's directory has no link to it"
 
 
@@ -50,6 +53,7 @@ def read_line(
     queue_name: str | None,
     unlinked: Sequence[str] = (),
     queues: Collection[str] = (),
+    waiting: Sequence[str] = (),
 ) -> Line:
     """Read the headers of a journal's files and put the files in order.
 
@@ -60,6 +64,7 @@ def read_line(
         queue_name: whose journal it is; None to take that of most files.
         unlinked: files that no journal links, though their headers name this queue.
         queues: the names of the store's queues.
+        waiting: files in the pool, though their headers name this queue.
     """
     damage: list[Damage] = []
     notices: list[str] = []
@@ -70,6 +75,7 @@ def read_line(
     own = _own(found, queue_name, queues, damage)
     head: set[str] = set()
     own += _adopted(disk, own, unlinked, head, damage, notices)
+    own += _taken_for_free(disk, own, waiting, damage)
     data_size = _data_size(own)
     for entry in own:
         _check_size(entry, data_size, damage)
@@ -133,13 +139,36 @@ def _adopted(
     return adopted
 
 
+def _taken_for_free(
+    disk: Disk, own: Sequence[FoundFile], waiting: Sequence[str], damage: list[Damage]
+) -> list[FoundFile]:
+    """The files in the pool that are newer than the line: no journal gives its end back.
+
+    What is older was given back, and its header is not reset yet; maybe by a queue of that name that was deleted.
+    """
+    newest = max((_age(entry) for entry in own if entry.header is not None), default=(0, 0, 0, 0))
+    found = [entry for path in waiting if (entry := read_linear_file(disk, path, [])) is not None]
+    later = [entry for entry in found if all(map(gt, _age(entry)[:2], newest)) and _age(entry)[2:] >= newest[2:]]
+    damage.extend(Damage(entry.path, None, None, IN_POOL, "it is read in its place") for entry in later)
+    return later
+
+
+def _age(entry: FoundFile) -> tuple[int, int, int, int]:
+    """Number, first record id and time of a file: each goes up along a line."""
+    header = entry.header
+    return (0, 0, 0, 0) if header is None else (header.file_number, entry.first_rid, header.seconds, header.nanoseconds)
+
+
 # ---- sizes ----
 
 
 def _data_size(entries: Sequence[FoundFile]) -> int:
-    """The size of data area that headers and files themselves agree on most."""
+    """The size of data area that headers, files themselves and the names of their pools agree on most."""
     sizes: Counter[int] = Counter()
     for entry in entries:
+        pooled = pool_data_size(entry.path)
+        if pooled is not None:
+            sizes[pooled] += 1
         whole = (entry.size - FILE_HEADER_SIZE) // SECTOR_SIZE * SECTOR_SIZE
         if whole >= SECTOR_SIZE:
             sizes[whole] += 1

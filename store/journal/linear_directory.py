@@ -22,6 +22,7 @@ def open_line(
     queues: Collection[str] = (),
     *,
     follow_links: bool = True,
+    waiting: Sequence[PooledFile] = (),
 ) -> Journal:
     """Open a linearstore journal.
 
@@ -34,6 +35,7 @@ def open_line(
         queues: the names of the store's queues.
         follow_links: whether links may lead to files that are not among `taken`. Where the store is at hand they may
             not: what they lead to is the store that this one was copied from.
+        waiting: files in the pools that name this queue.
 
     Raises:
         OSError: the directory cannot be read, and `unlinked` is empty.
@@ -50,7 +52,9 @@ def open_line(
         else:
             what = f"link to a file that is not in the store ({target or 'no regular file'})"
             damage.append(Damage(link, None, None, what, "records that stood in it are lost"))
-    line = read_line(disk, paths, directory, name, [file.path for file in unlinked], queues)
+    line = read_line(
+        disk, paths, directory, name, [file.path for file in unlinked], queues, [file.path for file in waiting]
+    )
     damage.extend(line.damage)
     title = name or line.queue_name or posixpath.basename(directory)
     journal = Journal(disk, title, directory, "", None, line, damage)

@@ -6,11 +6,12 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from formats.qls.file_header import FILE_HEADER_SIZE
+from formats.qls.file_header import FILE_HEADER_SIZE, encode_file_header
 from formats.rhm.records import Kind
 from store.damage import Damage
 from store.disk import OsDisk
@@ -391,6 +392,46 @@ def test_a_header_with_another_data_size(store: Path) -> None:
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
     assert only(result)[:2] == (str(paths[2]), 32)
+
+
+def test_the_only_file_cut_off(store: Path) -> None:
+    """Its header and its pool agree on what it should have."""
+    (path,) = written(line_of(1), store)
+    os.truncate(path, FILE_HEADER_SIZE + SIZE // 2)
+    result = recovered(store)
+    assert rids(result) == [1, 2]
+    assert only(result)[:2] == (str(path), FILE_HEADER_SIZE + SIZE // 2)
+    assert "records beyond its end are lost" in only(result).consequence
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_the_end_of_a_line_in_the_pool(store: Path, files: int) -> None:
+    """A file that waits for a journal has changed places with the newest one."""
+    paths = written(line_of(files), store)
+    add_pooled_files(store, 2, KIB)
+    waiting = sorted(taken(store).parent.glob("*.jrnl"))[0]
+    content = waiting.read_bytes()
+    waiting.write_bytes(paths[-1].read_bytes())
+    paths[-1].write_bytes(content)
+    result = recovered(store)
+    assert rids(result) == list(range(1, 4 * files + 1))
+    assert only(result)[:2] == (str(waiting), None)
+    assert "in the pool" in only(result).what
+
+
+def test_what_was_given_back_is_not_read_even_if_its_header_is_not_reset(store: Path) -> None:
+    """The head of the line; and a file of a queue of that name that was deleted."""
+    paths = written(line_of(3), store)
+    add_pooled_files(store, 2, KIB)
+    first, second = sorted(taken(store).parent.glob("*.jrnl"))
+    first.write_bytes(paths[0].read_bytes())
+    for path in (paths[0], store / "qls/jrnl2/q1" / paths[0].name):
+        path.unlink()
+    deleted = line_of(5)
+    header = replace(deleted.headers[4], seconds=deleted.headers[4].seconds - 10_000)
+    second.write_bytes(encode_file_header(header) + deleted.files()[4][FILE_HEADER_SIZE:])
+    result = recovered(store)
+    assert (result.store.damage, rids(result)) == ([], list(range(5, 13)))
 
 
 def test_the_header_says_where_the_first_record_is(store: Path) -> None:
