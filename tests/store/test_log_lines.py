@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store import log_lines
-from store.log_lines import TPL_NAME, Level, LogLine, printable
+from store.log_lines import MAX_IN_DOUBT_LINES, TPL_NAME, Level, LogLine, printable
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,15 @@ def test_any_name_gives_one_line_that_can_be_written(name: str) -> None:
     ):
         assert line.text.isprintable()
         assert line.text.encode()
+
+
+def test_transactions_in_doubt_are_told_with_what_settles_them_and_not_without_end() -> None:
+    (line,) = log_lines.transactions_in_doubt("/srv/my store", [b"\x06\xff"])
+    assert line.level == "warning"
+    assert line.text.startswith("Transaction 06ff is in doubt: ")
+    assert line.text.endswith("qstore-recover '/srv/my store' NEW-DIRECTORY --resolve 06ff=commit (or =rollback)")
+    assert list(log_lines.transactions_in_doubt("/srv", [])) == []
+    *lines, last = log_lines.transactions_in_doubt("/srv", [bytes((number,)) for number in range(50)])
+    assert [line.text[12:14] for line in lines] == [f"{number:02x}" for number in range(MAX_IN_DOUBT_LINES)]
+    assert last.text.startswith("30 more transactions are in doubt; ")
+    assert "qstore-dump /srv --transactions lists all 50" in last.text
