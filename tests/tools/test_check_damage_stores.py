@@ -221,8 +221,8 @@ def test_a_prepared_list_of_zeros(copies: CopyOpener) -> None:
     factory = copies("legacy-c-localtx")
     sound = examined(factory.source.path)
     with factory.copy() as copy:
-        for file in (copy.path / "rhm/tpl").glob("*.jdat"):
-            file.write_bytes(bytes(file.stat().st_size))
+        for file in list((copy.path / "rhm/tpl").glob("*.jdat")):
+            copy.replace(file, bytes(file.stat().st_size))
         found = examined(copy.path)
         ((file, _, what, consequence),) = found.damage
     assert (file, what) == (
