@@ -96,10 +96,9 @@ class Decisions(NamedTuple):
 
 
 _NO_DECISIONS: Final = Decisions()
-_KEPT_ASIDE: Final = (
-    "they are left out; name the directory itself to see them; qstore-recover --orphans recover makes a queue of them"
-)
-_ORPHANED: Final = f"{_KEPT_ASIDE}, as the next start does"
+_ORPHANED: Final = "they are left out; name the directory itself to see them"
+_KEPT_ASIDE: Final = f"{_ORPHANED}; qstore-recover --orphans recover makes a queue of them"
+_NOT_KNOWN: Final = f"{_KEPT_ASIDE}, as the next start does"
 
 
 class _OpenTransactions:
@@ -330,7 +329,8 @@ class OfflineStore:
             self.notices.append(f"{journal.path}: {text}; remove it when it is not needed any more")
             recovery = JournalRecovery()
         elif count:
-            consequence = _KEPT_ASIDE if journal in self.kept_aside else _ORPHANED
+            own = _KEPT_ASIDE if journal in self.kept_aside else _NOT_KNOWN
+            consequence = own if self.layout.kind is StoreKind.VERSION_2 else _ORPHANED
             damage = Damage(journal.path, None, None, f"{what}, holds {plural(count, 'message')}", consequence)
             self.orphaned.append(damage)
             self.damage.append(damage)

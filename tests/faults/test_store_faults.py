@@ -276,7 +276,7 @@ def test_when_the_prepared_list_fails_nothing_that_needs_it_is_begun() -> None:
 
 
 def test_a_queue_for_which_there_is_no_room_leaves_nothing_behind() -> None:
-    disk = SimulatedDisk(capacity=140_000)
+    disk = SimulatedDisk(capacity=210_000)
     shop = Shop(disk, 2)
     used = disk.tree.used
     error = shop.make("large", Geometry(6, 65536))
