@@ -111,6 +111,8 @@ def test_a_client_chooses() -> None:
     assert choose_mechanism(["PLAIN", "ANONYMOUS"], None, None, None) == AnonymousClient()
     assert choose_mechanism(["ANONYMOUS", "PLAIN"], None, "guest", "g") == PlainClient("guest", "g")
     assert choose_mechanism(["ANONYMOUS", "PLAIN"], ["ANONYMOUS"], "guest", "g") == AnonymousClient()
+    assert choose_mechanism(["ANONYMOUS"], ["PLAIN", "ANONYMOUS"], "guest", "g") == AnonymousClient()
+    assert choose_mechanism(["ANONYMOUS"], None, "guest", "g") is None  # who gives a name is not made anonymous
     assert choose_mechanism(["GSSAPI"], None, "guest", "g") is None
     assert choose_mechanism(["PLAIN"], None, None, None) is None
     assert choose_mechanism(["ANONYMOUS"], [], None, None) is None

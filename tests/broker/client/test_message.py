@@ -142,6 +142,12 @@ def test_typed_values_keep_their_type() -> None:
         Message(properties={"n": 1 << 64}),
         Message(properties={"sn": TypedValue(0x22, -1)}),
         Message(priority=256),
+        Message(priority=-1),
+        Message(ttl=-1),
+        Message(ttl=-0.001),
+        Message(ttl=float("nan")),
+        Message(ttl=float("inf")),
+        Message(ttl=1e30),
         Message(content_type="x" * 300),
     ],
 )
