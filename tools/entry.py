@@ -6,7 +6,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -17,6 +18,7 @@ from tools.dump.tables import printable
 
 EXIT_DAMAGE: Final = 1
 EXIT_UNUSABLE: Final = 2
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # on which a command ends
 _EXIT_SIGNAL: Final = 128  # and the signal's number, as a shell has it
 EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
@@ -88,6 +90,30 @@ def run(program: str, command: click.Command) -> NoReturn:
     except KeyboardInterrupt as error:
         _interrupted(program, error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """The signals that end a command are handled when the block is over: for processes that are being started in it.
+
+    One that is interrupted between its fork and the moment from which it is known would be left alone.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    changed = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in changed:
+            signal.signal(number, note)
+        yield
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _terminated(number: int, _frame: object) -> NoReturn:

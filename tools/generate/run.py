@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -25,6 +26,7 @@ from typing import Any, Final, TypeAlias
 from store.errors import StoreError
 from store.key_value import CatalogueError
 from tools.dump.json_lines import JsonLines
+from tools.entry import signals_wait
 from tools.generate.fleet import FleetSpec, PlanError, plan_store
 from tools.generate.make import Fields, make_store
 
@@ -175,24 +177,25 @@ def _makers(spec: FleetSpec, directory: str, count: int) -> Iterator[list[_Conne
     context = multiprocessing.get_context("spawn")
     processes, connections = [], []
     try:
-        # They inherit that Ctrl-C does not reach them: this process ends them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
-        try:
-            for _ in range(count):
-                own, theirs = context.Pipe()
-                connections.append(own)
-                process = context.Process(target=_make, args=(spec, directory, theirs), daemon=True)
-                processes.append(process)
-                process.start()
-                theirs.close()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with signals_wait():
+            resource_tracker.ensure_running()  # else the first process starts it, and that takes the block away again
+            # They inherit that Ctrl-C does not reach them: this process ends them.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+            try:
+                for _ in range(count):
+                    own, theirs = context.Pipe()
+                    connections.append(own)
+                    process = context.Process(target=_make, args=(spec, directory, theirs), daemon=True)
+                    process.start()
+                    processes.append(process)
+                    theirs.close()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield connections
     finally:
         for process in processes:
-            if process.pid is not None:
-                process.kill()  # it waits for work, or what it makes is not whole in any case
-                process.join()
+            process.kill()  # it waits for work, or what it makes is not whole in any case
+            process.join()
         for connection in connections:
             connection.close()
 

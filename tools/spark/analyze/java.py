@@ -25,14 +25,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import IO, Final
 
 import pyspark
 
+from tools.entry import signals_wait
+
 PATIENCE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.05  # between looks at whether Java is ready
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ADDRESS: Final = struct.Struct(">ii")  # the port, and the length of the secret, which follows
 _VARIABLES: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 
@@ -75,7 +75,7 @@ def _started(
     command = [str(Path(home, "bin", "spark-submit"))]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
-    with _signals_wait():
+    with signals_wait():
         process = subprocess.Popen(  # noqa: S603 (Spark's own script)
             [*command, "pyspark-shell"],
             stdin=subprocess.PIPE,
@@ -121,24 +121,3 @@ def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):  # ended by a signal before it had a session of its own
             os.killpg(process.pid, number)
-
-
-@contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Signals whose handlers raise are handled when the block is over."""
-    came: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    changed = {number: handler for number, handler in before.items() if callable(handler)}
-    try:
-        for number in changed:
-            signal.signal(number, note)
-        yield
-    finally:
-        for number, handler in changed.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
