@@ -9,6 +9,7 @@ import pytest
 
 from broker import memory
 from broker.errors import ResourceLimitExceededError
+from broker.logs import NOTICE
 from broker.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
 from broker.settings import BrokerSettings
 from broker.transactions.local import LocalTransaction
@@ -65,8 +66,8 @@ def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     held = Ceiling()
     for percent in (50, 91, 95, 100, 130, 50, 60):
         held.at(percent)
-    levels = [logging.getLevelName(record.levelno) for record in caplog.records]
-    assert levels == ["WARNING", "CRITICAL", "Level 25"]
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.WARNING, logging.CRITICAL, NOTICE]
     assert all("--broker-memory" in record.getMessage() for record in caplog.records)
 
 

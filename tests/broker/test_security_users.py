@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from hypothesis import strategies as st
 from broker.security import users as users_module
 from broker.security.users import MAX_FILE_BYTES, UserFileError, Users, is_user_name
 from tools.qstore_passwd import command
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -152,12 +157,30 @@ def passwd(*arguments: str, given: str | bytes = "") -> Result:
 
 
 def test_the_command_adds_and_removes(users: Users) -> None:
-    assert passwd(users.path, "guest", given="one\none\n").stdout.endswith("guest: added\n")
+    assert passwd("--stdin", users.path, "guest", given="one\n").stdout == "guest: added\n"
     assert users.verify("guest", "one")
     assert passwd("--stdin", users.path, "guest", given="two\r\n").stdout == "guest: has a new password\n"
     assert users.verify("guest", "two")
     assert passwd("--delete", users.path, "guest").stdout == "guest: removed\n"
     assert lines_of(users) == []
+
+
+def test_the_command_asks_twice_at_a_terminal(users: Users) -> None:
+    leader, follower = pty.openpty()
+    words = ["setsid", "--ctty", "--wait", sys.executable, "-m", "tools.qstore_passwd", users.path, "guest"]
+    with subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower, cwd=ROOT) as process:
+        os.close(follower)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while more := os.read(leader, 1024):
+                shown += more
+                if more.endswith(b": "):  # only now is nothing shown of what is typed
+                    os.write(leader, b"secret\n")
+        os.close(leader)
+    assert process.returncode == 0, shown
+    assert shown.count(b"assword") == 2 or b"Repeat" in shown, shown
+    assert b"secret" not in shown
+    assert users.verify("guest", "secret")
 
 
 def test_the_command_refuses_in_one_line(users: Users) -> None:
