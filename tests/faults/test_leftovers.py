@@ -194,6 +194,9 @@ def test_a_journal_that_was_replaced_is_no_damage() -> None:
     shop = Shop(lost(change=change), on_damage=OnDamage.REFUSE)
     assert shop.critical() == []
     assert shop.found["queue-0"] == WHOLE
-    told = [line.text for line in shop.lines if line.level is Level.WARNING]
+    assert [line.text for line in shop.lines if line.level is Level.WARNING and "journal of queue" in line.text] == []
+    told = [line.text for line in shop.lines if line.level is Level.NOTICE and "journal of queue" in line.text]
     assert len(told) == 1
     assert f'another journal of queue "queue-0", with {HELD}, which is not in use' in told[0]
+    assert "1-0" in names_in(shop.store, "resized")
+    assert names_in(shop.store, "orphans") == []
