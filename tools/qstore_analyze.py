@@ -217,7 +217,8 @@ def _text(name: str, value: Any) -> str:
 
 
 def main() -> None:
-    """The console script."""
+    """The console script. What it writes, and what Java writes for it, is for the owner alone."""
+    os.umask(0o077)
     run(_PROGRAM, command)
 
 

@@ -53,7 +53,7 @@ def parse_count(text: str) -> int:
 def human(size: int) -> str:
     """Bytes in the unit in which they have one to three digits before the point: `384 bytes`, `9.16 MiB`."""
     if size < 1024:
-        return plural(size, "byte")
+        return f"{size} {'byte' if size == 1 else 'bytes'}"
     scaled, power = float(size), 0
     while scaled >= 1024 and power < len(_UNITS) - 1:
         scaled /= 1024
