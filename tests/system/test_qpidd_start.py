@@ -364,7 +364,10 @@ def test_a_port_that_is_taken(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -
     [
         (["--prot", "0"], "qpidd: --prot is no option; do you mean --port?"),
         (["--port", "x"], 'qpidd: --port: "x" is no number'),
-        (["--num-jfiles", "8"], "qpidd: --num-jfiles is no option"),
+        (
+            ["--num-jfiles", "8"],
+            "qpidd: --num-jfiles is an option of the module store, which is not loaded: add --load-module store",
+        ),
         (["--load-module", "acl.so"], "qpidd: --load-module acl.so: there is no module of that name"),
         (["--log-enable", "loud"], 'qpidd: "loud" is no rule'),
         (["--log-to-file", "/nowhere/log"], "qpidd: /nowhere/log: the log cannot be written"),
