@@ -151,7 +151,7 @@ def test_full_leaves_nothing_behind() -> None:
         lambda: writer.commit(203, b"x"),
         lambda: writer.abort(204, b"x"),
     ):
-        with pytest.raises(JournalFullError, match=r'^Journal full on queue "orders"\. .*--num-jfiles 8;'):
+        with pytest.raises(JournalFullError, match=r'^Journal full on queue "orders"\.$'):
             operation()
     assert (writer.position, writer.counts, writer.is_dirty, writer.next_flush()) == (16, counts, False, None)
     assert before == [bytes(image) for image in images]
