@@ -12,7 +12,7 @@ the documents' own wherever they have them, since people search logs, and script
     default sizes of journals               info      formats page, section 11.1
     a queue is recovered                    info      formats page, section 8.3
     the highest record id                   info      formats page, section 8.3
-    a transaction is in doubt               warning   own
+    a transaction is in doubt               notice    own
     the store is truncated                  notice    own
     the store belongs to another process    critical  003, section 6.2 (P-7)
     no store of a cluster is clean          critical  003, section on clusters (D-7)
@@ -195,14 +195,14 @@ def transactions_in_doubt(path: str, xids: Sequence[bytes]) -> Iterator[LogLine]
     where = shlex.quote(printable(path))
     for xid in xids[:MAX_IN_DOUBT_LINES]:
         yield LogLine(
-            Level.WARNING,
+            Level.NOTICE,
             f"Transaction {xid.hex()} is in doubt: it was prepared, and its messages are kept and not delivered until "
             "its transaction manager decides. To decide in its place, stop the broker and build a store that it is "
             f"settled in: qstore-recover {where} NEW-DIRECTORY --resolve {xid.hex()}=commit (or =rollback)",
         )
     if len(xids) > MAX_IN_DOUBT_LINES:
         yield LogLine(
-            Level.WARNING,
+            Level.NOTICE,
             f"{len(xids) - MAX_IN_DOUBT_LINES} more transactions are in doubt; when the broker is stopped, "
             f"qstore-dump {where} --transactions lists all {len(xids)}, and qstore-recover has --resolve-all",
         )

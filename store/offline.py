@@ -21,7 +21,7 @@ from store.close_record import damage_of
 from store.damage import Damage
 from store.disk import Disk
 from store.ends import unexplained_end, unlinked_head
-from store.journal.directory import NotAJournalError
+from store.journal.directory import PUSHED_DOWN, NotAJournalError
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
@@ -288,8 +288,13 @@ class OfflineStore:
         return self.layout.kind is StoreKind.LINEAR and not journal.files.files and not journal.damage
 
     def _is_blank_legacy_list(self, prepared_list: RecoveredQueue | None) -> bool:
-        """Whether a legacystore's list is all zeros. qpidd writes to it with the first transaction that it commits."""
+        """Whether a legacystore's list is all zeros. qpidd writes to it with the first transaction that it commits.
+
+        One that qpid-store-resize made anew, which leaves the old one in `bak`, is blank if it held nothing.
+        """
         if self.layout.kind is not StoreKind.LEGACY or prepared_list is None or prepared_list.journal is None:
+            return False
+        if self._disk.is_directory(posixpath.join(prepared_list.journal.path, PUSHED_DOWN)):
             return False
         return prepared_list.end is None and not prepared_list.journal.damage
 

@@ -83,8 +83,9 @@ def run(program: str, command: click.Command) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            _interrupted(program, error.__cause__)
+        cause = error.__cause__ or error.__context__  # the latter at a prompt
+        if isinstance(cause, KeyboardInterrupt):
+            _interrupted(program, cause)
         click.echo("Aborted!", err=True)
         sys.exit(1)
     except KeyboardInterrupt as error:

@@ -23,7 +23,7 @@ from store.journal.ring import Ring, read_ring
 INFO_SUFFIX: Final = ".jinf"
 DATA_SUFFIX: Final = ".jdat"
 RESIZING: Final = "_resize.new"  # where qpid-store-resize builds a journal of version 1
-_PUSHED_DOWN: Final = "bak"  # where it keeps the old one
+PUSHED_DOWN: Final = "bak"  # where it keeps the old one
 DELETED: Final = "deleted"  # a file of that name marks a journal of version 2 whose queue is being deleted
 _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTALL)
 
@@ -107,7 +107,7 @@ def _resized(disk: Disk, directory: str, names: Sequence[str]) -> Journal | None
     info = _read_info(disk, info_path, [])
     if info is None or any(_is_whole(disk, directory, old) for old in journal_base_names(names)):
         return None
-    kept = posixpath.join(directory, _PUSHED_DOWN)
+    kept = posixpath.join(directory, PUSHED_DOWN)
     here, there = (_numbers(disk.names(path)) if disk.is_directory(path) else set() for path in (directory, kept))
     has_info = any(name.endswith(INFO_SUFFIX) for name in names)
     if not (there - here if has_info else there):

@@ -118,7 +118,7 @@ class TestBatches:
         before = dict(key_value.contents)
         attempts: dict[str, Callable[[], object]] = {
             "there is a queue 2 already": lambda: catalogue.create_queue(QueueEntry(2, 9, 0, b"")),
-            "there is a exchange 1 already": lambda: catalogue.create_exchange(EXCHANGES[0]),
+            "there is an exchange 1 already": lambda: catalogue.create_exchange(EXCHANGES[0]),
             "there is a binding 1.1.2 already": lambda: catalogue.create_binding(BINDINGS[0]),
             "there is no queue 9": lambda: catalogue.create_binding(BindingEntry(1, 9, 4, b"")),
             "there is no exchange 9": lambda: catalogue.create_binding(BindingEntry(9, 1, 4, b"")),

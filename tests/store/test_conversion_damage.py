@@ -13,6 +13,7 @@ import pytest
 import store.berkeley
 from formats.broker_records.wiring import Binding, Exchange, Link, Queue
 from formats.rhm.geometry import Geometry
+from formats.wording import plural
 from store.conversion import convert
 from store.disk import OsFile
 from store.environment import tool_environment
@@ -57,7 +58,7 @@ def test_damage_is_told_and_the_rest_converted(old: OldStore, path: Path) -> Non
     critical = [line.text for line in lines if line.level is Level.CRITICAL]
     assert len(critical) == report.damage > 0
     assert "JournalData.0000.jdat at 0x" in critical[0]
-    assert f"{report.damage} damages" in lines[-1].text
+    assert plural(report.damage, "damage") in lines[-1].text
 
 
 def test_damage_is_refused_if_asked(old: OldStore, path: Path) -> None:

@@ -130,7 +130,7 @@ def test_any_name_gives_one_line_that_can_be_written(name: str) -> None:
 
 def test_transactions_in_doubt_are_told_with_what_settles_them_and_not_without_end() -> None:
     (line,) = log_lines.transactions_in_doubt("/srv/my store", [b"\x06\xff"])
-    assert line.level == "warning"
+    assert line.level == "notice"
     assert line.text.startswith("Transaction 06ff is in doubt: ")
     assert line.text.endswith("qstore-recover '/srv/my store' NEW-DIRECTORY --resolve 06ff=commit (or =rollback)")
     assert list(log_lines.transactions_in_doubt("/srv", [])) == []

@@ -174,7 +174,7 @@ def flip(where: Where, mask: int = 1) -> Callable[[Planted], None]:
 
 #: One flipped bit: its name, the byte, the bit, the offset that is told, and parts of the texts; {} is the kind.
 Row = tuple[str, int, int, int, str, str]
-SKIPPED: Final = "are skipped; the records after them are read"
+SKIPPED: Final = "skipped; the records after"
 
 
 def flips(record: str, kind: str, rows: Sequence[Row], changes: Mapping[str, str | None]) -> Iterator[Plant]:
@@ -300,11 +300,13 @@ def assert_findings(planted: Planted, checked: Dump, findings: Sequence[Finding]
 
 def assert_skip_adds_up(original: Original, file: str, damage: Line) -> None:
     """Where blocks are skipped, as many lie between the damage and the place that is told."""
-    skipped = re.match(r"(\d+) blocks, up to 0x([0-9a-f]+)(?: of file (\d+))?, are skipped", damage["consequence"])
+    skipped = re.match(
+        r"([\d,]+) blocks?, up to 0x([0-9a-f]+)(?: of file (\d+))?, (?:is|are) skipped", damage["consequence"]
+    )
     if skipped is None:
         return
     (journal,) = [name for name, files in original.files.items() if file in files]
-    blocks, end = int(skipped[1]), int(skipped[2], 16)
+    blocks, end = int(skipped[1].replace(",", "")), int(skipped[2], 16)
     size = original.data_sizes[journal]
     distance = end - damage["offset"]
     if skipped[3] is not None:

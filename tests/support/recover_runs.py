@@ -6,11 +6,13 @@ Record ids are new in a recovered store, so messages are told apart by their bod
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ from tests.support.fixtures import Snapshot, snapshot
 from tests.support.known_history import IN_DOUBT, LEFT, XIDS, History
 from tests.support.opened_store import PARAMETERS
 from tests.support.planted_damage import Original, Plant
+from tools.dump.delivery_order import level
 from tools.qstore_recover import command
 
 COMMAND: Final = (sys.executable, "-m", "tools.qstore_recover")
@@ -112,6 +115,29 @@ def facts(shown: Dump) -> Facts:
     in_doubt = [line for line in shown.lines("transaction") if line["state"] == IN_DOUBT]
     found["transaction"] = sorted(str(line) for line in in_doubt)
     return found
+
+
+def as_qpidd_delivers(shown: Dump) -> Dump:
+    """A dump of our own store with the messages of its priority queues in qpidd's order; ours is that of record ids."""
+    levels: dict[str, int] = {}
+    for line in shown.lines("queue"):
+        arguments = line["arguments"] or {}
+        given = arguments.get("qpid.priorities", arguments.get("x-qpid-priorities"))
+        if given is not None:
+            levels[line["name"]] = int(given)
+    texts: list[bytes] = []
+    for queue, found in groupby(map(_parsed, shown.out.splitlines(keepends=True)), key=lambda each: each[0]):
+        group = [(line, text) for _, line, text in found]
+        if queue in levels:
+            group.sort(key=lambda each: -level(each[0]["priority"] or 0, levels[queue]))
+        texts += [text for _, text in group]
+    return Dump(shown.code, b"".join(texts), shown.err)
+
+
+def _parsed(text: bytes) -> tuple[str | None, Line, bytes]:
+    """The queue of a message's line, None of any other; the line; and its text."""
+    line: Line = json.loads(text)
+    return (line["queue"] if line["kind"] == "message" else None), line, text
 
 
 def _queue_of(message: str) -> str:

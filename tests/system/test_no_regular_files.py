@@ -65,7 +65,13 @@ def test_in_the_catalogue(store: Path, name: str, tmp_path: Path) -> None:
         (catalogue / "000099.sst").touch()  # a store this small may have none
     found = sorted(catalogue.glob(name)) or [catalogue / name]
     fifo(found[-1])
-    assert f"{found[-1]}: not a regular file" in run(sys.executable, "-c", _START, str(store))
+    said = run(sys.executable, "-c", _START, str(store))
+    if name in ("MANIFEST-*", "*.log", "*.sst"):  # RocksDB's own: the catalogue is restored from its second copy
+        (kept,) = (store / "rhm/quarantine").iterdir()
+        assert (kept / found[-1].name).is_fifo()
+        assert said == ""
+    else:
+        assert f"{found[-1]}: not a regular file" in said
     for tool in ("qstore_check", "qstore_dump"):
         run(sys.executable, "-m", f"tools.{tool}", str(store))
     run(sys.executable, "-m", "tools.qstore_recover", str(store), str(tmp_path / "recovered"))

@@ -270,6 +270,8 @@ def test_bindings_of_a_queue_that_is_lost(copies: CopyOpener, tmp_path: Path) ->
         file = copy.path / "rhm/dat/exchanges.db"
         content = file.read_bytes()
         copy.replace(file, content[:4096] + bytes(4096) + content[8192:])
+        for log in file.parent.glob("log.*"):
+            log.unlink()  # from which the file would be read
         recovery = recover(copy.path, tmp_path / "new")
     assert recovery.report.code == 1
     shown = recovery.dump()
