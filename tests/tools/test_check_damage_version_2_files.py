@@ -145,7 +145,7 @@ FILES: Final = [
         "files of two journals exchanged",
         exchange(("bills", 1), ("prepared", 1)),
         [
-            Finding(("bills", 1, 0), "file of queue id 7, incarnation 1 in the journal", "belong elsewhere"),
+            Finding(("bills", 1, 0), "file of queue id 0, incarnation 1 in the journal", "belong elsewhere"),
             Finding(("prepared", 1, 0), "file of queue id 2, incarnation 1 in the journal", "belong elsewhere"),
         ],
         {**BILLS_1, **UNDECIDED},

@@ -18,7 +18,7 @@ from tests.support.known_history import BILLS, OUTSTANDING, UNPAID, UNPREPARED, 
 from tests.support.linear_builder import LinearBuilder
 from tests.support.planted_damage import Original, Planted, lost
 from tests.support.planted_stores import linear_store, version_1_store, version_2_store
-from tests.support.recover_runs import Recovery, expected_states, recover, states
+from tests.support.recover_runs import Recovery, as_qpidd_delivers, expected_states, recover, states
 from tests.tools.test_check_damage_version_2 import in_catalogue
 
 Changes = dict[str, str | None]
@@ -274,7 +274,7 @@ def test_bindings_of_a_queue_that_is_lost(copies: CopyOpener, tmp_path: Path) ->
             log.unlink()  # from which the file would be read
         recovery = recover(copy.path, tmp_path / "new")
     assert recovery.report.code == 1
-    shown = recovery.dump()
+    shown = as_qpidd_delivers(recovery.dump())
     for queue in sound.lines("queue"):
         told = [line["body"] for line in shown.messages(queue["name"])]
         assert told == [line["body"] for line in sound.messages(queue["name"])]
