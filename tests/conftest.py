@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,11 @@ from tests.support.fixtures import (
     set_writable,
     unpack,
 )
+
+
+# A shell starts jobs in the background with SIGINT ignored, and so would be the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
