@@ -23,7 +23,6 @@ from tests.support.fixtures import (
     unpack,
 )
 
-
 # A shell starts jobs in the background with SIGINT ignored, and so would be the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
