@@ -189,7 +189,7 @@ def test_the_log_tells_how_to_settle_what_is_in_doubt_and_that_works(
     broker = _broker_on_copy(make_broker, fixture)
     lines = [line for line in broker.log_text().splitlines() if " is in doubt: " in line]
     assert len(lines) == len(fixture.recovered["in_doubt_xids"]) == 3
-    assert all(" [Store] warning Transaction " in line for line in lines)
+    assert all(" [Store] notice Transaction " in line for line in lines)
     counts = {queue["name"]: queue["message_count"] for queue in fixture.recovered["queues"]}
     assert broker.stop() == 0
     settled = broker.directory / "settled"
