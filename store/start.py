@@ -236,11 +236,9 @@ class Start:
         except BrokerRecordError as error:
             raise StoreDamagedError(f"{self._directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
         self._log_mst(log_lines.mst_recovery_start(record.name))
+        if is_withdrawn(self._disk, self._directory.journal(entry.journal_id)):
+            entry = self._replace_withdrawn(entry, record)
         path = self._directory.journal(entry.journal_id)
-        if is_withdrawn(self._disk, path):
-            self._log(LogLine(Level.NOTICE, Unfinished.WITHDRAWN_JOURNAL.notice(path)))
-            remove_journal(self._disk, path)
-            self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
         walked = self._walk(path, record.name)
         if walked is not None and renamed is not None:
             walked.damage.append(renamed)
@@ -259,11 +257,27 @@ class Start:
         self._log_mst(log_lines.mst_recovery_complete(record.name))
         return queue
 
-    def _rebuild_queue(self, entry: QueueEntry, record: Queue, walked: _Walked) -> tuple[QueueEntry, _Walked]:
-        """Build the journal anew, switch over in one batch, and keep the damaged one."""
+    def _moved(self, entry: QueueEntry) -> QueueEntry:
+        """The queue with another journal, whose directory is still to be made."""
         moved = self._catalogue.moved_journal(entry)
         while self._disk.is_directory(self._directory.journal(moved.journal_id)):  # an orphan
             moved = self._catalogue.moved_journal(entry)
+        return moved
+
+    def _replace_withdrawn(self, entry: QueueEntry, record: Queue) -> QueueEntry:
+        """Give the queue another, empty journal; the mark of the old one stays until the catalogue has the new one."""
+        old, moved = self._directory.journal(entry.journal_id), self._moved(entry)
+        self._log(LogLine(Level.NOTICE, Unfinished.WITHDRAWN_JOURNAL.notice(old)))
+        path = self._directory.journal(moved.journal_id)
+        self._make_journal(path, self._queue_info(moved, record.name, self._parameters.geometry))
+        self._catalogue.replace_queue(moved)
+        remove_journal(self._disk, old)
+        self._disk.sync_directory(posixpath.dirname(old))
+        return moved
+
+    def _rebuild_queue(self, entry: QueueEntry, record: Queue, walked: _Walked) -> tuple[QueueEntry, _Walked]:
+        """Build the journal anew, switch over in one batch, and keep the damaged one."""
+        moved = self._moved(entry)
         path = self._directory.journal(moved.journal_id)
         self._rebuild(path, walked, self._queue_info(moved, record.name, walked.journal.files.geometry))
         self._disk.sync_directory(posixpath.dirname(path))

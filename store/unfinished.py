@@ -60,7 +60,7 @@ class Unfinished(Enum):
     )
     WITHDRAWN_JOURNAL = (
         "the journal of a queue that was refused because the catalogue could not be written, and is there all the "
-        "same; it is empty, and the next start makes it anew"
+        "same; it is empty, and the next start gives the queue another one"
     )
 
     def notice(self, path: str) -> str:

@@ -92,16 +92,17 @@ def remove_journal(disk: WritableDisk, directory: str) -> None:
 
 
 def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None:
-    """Give back the space of an empty journal whose queue was refused. Its mark stays, and its directory.
+    """Give back the space of an empty journal whose queue was refused. Its directory stays, with its mark.
 
     The catalogue's batch failed, and may be on the disk all the same. If the next start finds the queue in the
     catalogue, `is_withdrawn` tells it that nothing is missing.
 
+    The info file becomes the mark: no kill leaves one without the other, and no new file is needed on a full disk.
+
     Raises:
         OSError: the disk does not do it.
     """
-    mark_deleted(disk, directory)
-    disk.remove(posixpath.join(directory, base_name + INFO_SUFFIX))
+    disk.rename(posixpath.join(directory, base_name + INFO_SUFFIX), posixpath.join(directory, DELETED))
     disk.sync_directory(directory)
     for name in disk.names(directory):
         if name != DELETED:

@@ -8,7 +8,8 @@ What is written is volatile until it is synced; `volatile` says how.
                   before a SIGKILL and never synced is as volatile in the next life
     failed sync   the error is told once; which sectors reached the drive is anybody's guess, and what did not is gone
                   from memory too. The next sync succeeds
-    full, or bad  a write fails, perhaps after a beginning of it was written
+    full, or bad  a write fails, perhaps after a beginning of it was written. `full_from` has every call fail from one on
+                  that might need room, until it is set to None: only removing goes on
 
 Calls that change something are counted, from 0: `create`, `lock` where it makes the file, `write`, `sync` (or
 `finish_sync`), `make_directory`, `rename`, `remove`, `remove_directory`, `sync_directory`, and the batches of a
@@ -41,6 +42,16 @@ SECTOR: Final = 512
 
 # Does any part of a call, or nothing of it, on a tree: the call's own (no twins), or a copy of it (original -> copy).
 Partly: TypeAlias = Callable[[Tree, Twins, random.Random], None]
+
+
+def takes_or_keeps(name: str) -> bool:
+    """All but removing: some file systems need room to rename and to sync, too."""
+    return name not in ("remove", "remove_directory")
+
+
+def takes(name: str) -> bool:
+    """What needs new room on every file system: files, directories, and the catalogue's batches."""
+    return name in ("create", "lock", "make_directory", "batch", "checkpoint", "create database")
 
 
 class Killed(BaseException):
@@ -91,6 +102,8 @@ class SimulatedDisk:
         calls: how many changing calls this life has made.
         kill_at: number of the call during which it dies; None to live on.
         fail_at: call -> errno with which it fails. A write does so after a beginning of it; a sync loses pages.
+        full_from: number of the call from which on the disk is full (ENOSPC); None while there is room.
+        needs_room: whether a call, by its name, fails then.
         read_fails: (path, sector) that cannot be read: EIO. Stays over crashes.
         watch: told of each changing call before it is made.
         log: set it to a list, and each changing call is added to it.
@@ -109,6 +122,8 @@ class SimulatedDisk:
         self.calls = 0
         self.kill_at: int | None = None
         self.fail_at: dict[int, int] = {}
+        self.full_from: int | None = None
+        self.needs_room: Callable[[str], bool] = takes_or_keeps
         self.watch: Callable[[Call], object] | None = None
         self.log: list[str] | None = None
         self.open_now = self.most_open = 0
@@ -264,6 +279,8 @@ class SimulatedDisk:
         if self.log is not None:
             self.log.append(f"{name} {path}")
         self.calls += 1
+        if self.full_from is not None and self.calls > self.full_from and self.needs_room(name):
+            return errno.ENOSPC
         return self.fail_at.get(self.calls - 1, 0)
 
     def _change(self, name: str, path: str, step: Callable[[Tree], None]) -> None:

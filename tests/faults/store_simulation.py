@@ -39,6 +39,11 @@ class TinyParameters(StoreParameters):
     __slots__ = ()
 
     @property
+    def geometry(self) -> Geometry:
+        """Sixteen KiB."""
+        return Geometry(4, 4096)
+
+    @property
     def tpl_geometry(self) -> Geometry:
         """Sixteen KiB."""
         return Geometry(4, 4096)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
+from store.background import InlineBackground
 from store.environment import Environment, tool_environment
+from store.key_value import CatalogueError, KeyValue
 from store.log_lines import Level, LogLine
 from store.message_store import MessageStore
 from store.parameters import StoreParameters
@@ -161,6 +164,52 @@ def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
     assert any("was replaced by another one" in text for text in told), "behind the switch"
     assert any("a resize that was cut short" in text for text in told), "before it"
     assert any("prepared list, whole" in text for text in told)
+
+
+class RefusingKeyValue:
+    """A catalogue whose next batch fails when it is told so, and is on the disk then, or is not."""
+
+    def __init__(self, inner: KeyValue) -> None:
+        self._inner = inner
+        self.fails: bool | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        if self.fails is None:
+            self._inner.write(changes)
+            return
+        if self.fails:
+            self._inner.write(changes)
+        self.fails = None
+        raise CatalogueError("catalogue: RocksDB cannot write: No space left on device")
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_queue_that_is_refused(store: Path, watched: Any, tmp_path: Path, *, written: bool) -> None:
+    expected = messages(store)
+    disk, environment = watched(store)
+    opened_maps: list[RefusingKeyValue] = []
+
+    def open_key_value(path: str, *, create: bool) -> KeyValue:
+        opened_maps.append(RefusingKeyValue(tool_environment().open_key_value(path, create=create)))
+        return opened_maps[-1]
+
+    environment = replace(environment, open_key_value=open_key_value, make_background=InlineBackground)
+    held = MessageStore(environment, str(store), PARAMETERS, VERSION, log=lambda _: None)
+    held.end_recovery()
+    begun = len(disk.states)
+    opened_maps[-1].fails = written
+    got: list[Exception | None] = []
+    held.changes.create_queue(Queue("refused"), Geometry.from_pages(4, 1), lambda _, error: got.append(error))
+    held.collect()
+    disk.look()
+    held.close()
+    assert 'queue "refused" cannot be made' in str(got[0])
+    assert list((store / "rhm/jrnl").rglob("*/deleted"))
+    told = assert_sound(disk.states[begun:], expected, tmp_path / "recovered")
+    assert any("was refused because the catalogue could not be written" in text for text in told) is written
 
 
 def test_a_store_that_is_made_and_truncated(watched: Any, tmp_path: Path) -> None:
