@@ -159,7 +159,7 @@ class JournalBuild:
 
         Raises:
             JournalTooSmallError: it does not fit.
-            StoreError: it cannot be written.
+            StoreError, OSError: it cannot be written.
         """
         size = sum(map(len, parts))
         if xid:
@@ -181,7 +181,7 @@ class JournalBuild:
 
         Raises:
             JournalTooSmallError: it does not fit.
-            StoreError: it cannot be written.
+            StoreError, OSError: it cannot be written.
         """
         try:
             self._writer.check_dequeue(target, xid)
@@ -195,7 +195,7 @@ class JournalBuild:
 
         Raises:
             JournalTooSmallError: the seal does not fit.
-            StoreError: it cannot be written.
+            StoreError, OSError: it cannot be written.
         """
         self._drain()
         if seal:
@@ -224,12 +224,15 @@ class JournalBuild:
             self._drain()
 
     def _drain(self) -> None:
-        """Write and sync what is gathered."""
+        """Write and sync what is gathered. Raises StoreError, OSError."""
         journal = self._journal
         while files := journal.begin():
             journal.finish(sync_all(files))
-        if self._writer.failure is not None:
-            raise StoreError(str(self._writer.failure))
+        failure = self._writer.failure
+        if failure is not None and isinstance(failure.__cause__, OSError):
+            raise failure.__cause__  # what a running queue is told of it says nothing to whoever builds
+        if failure is not None:
+            raise StoreError(str(failure))
 
     def _too_small(self) -> JournalTooSmallError:
         name, geometry = printable(self._info.queue_name), self._info.geometry
@@ -275,7 +278,7 @@ def build_journal(
 
     Raises:
         StoreError: it does not fit into the largest journal, or cannot be written.
-        OSError: it cannot be made.
+        OSError: it cannot be made or written.
     """
 
     def begin(chosen: JournalInfo) -> JournalBuild:

@@ -5,8 +5,9 @@ ids, and so the same order, and every transaction that is open, in doubt or not.
 
     step                                                            the next start, after a crash in this step or behind
     --------------------------------------------------------------  ----------------------------------------------------
-    1. build all new journals in resized.new, read them again       has the old journals; what is there means nothing
-    2. mark them as "deleted", move them into jrnl under new ids    has the old ones, and removes those that are marked
+    1. build all new journals in resized.new, read them again,      has the old journals; what is there means nothing
+       mark them as "deleted"
+    2. move them into jrnl under new ids                            has the old ones, and removes those that are marked
     3. the catalogue's batch: the queue has the other journal       has the new journal; the mark is taken away
     4. take the mark away; move the old journal into `resized`      has the new one. If it finds the old one in its old
                                                                     place still, it moves it into `resized`
@@ -14,6 +15,9 @@ ids, and so the same order, and every transaction that is open, in doubt or not.
 Steps 3 and 4 are done for one queue after the other. The prepared list has no number: it goes to `tpl.new` in step 2,
 and in step 3 the old one is moved into `resized` and the new one gets its name; a start that finds `tpl.new` alone
 finishes that (`start`).
+
+All that needs room on the disk, but the catalogue's batches, is done before step 2. If a step fails, journals that no
+queue can have are removed at once; with the one whose batch failed the next start does what the table says.
 
 What does not fit is known before step 1, from the sizes of all records and the rules of `space`, and then nothing is
 done for any journal. Old journals stay in `resized` until `discard_old`. Damaged journals are left to those who build
@@ -23,7 +27,6 @@ them anew: the next start, or qstore-recover.
 from __future__ import annotations
 
 import contextlib
-import errno
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -31,6 +34,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, NamedTuple
 
+import store.outage as outage
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import decode_queue
 from formats.catalogue import QueueEntry
@@ -43,9 +47,9 @@ from store.catalogue_opening import CatalogueOpening
 from store.close_record import read_closing, write_close_record
 from store.disk import read_whole
 from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError, StoreLockedError
+from store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
 from store.journal.directory import INFO_SUFFIX
-from store.journal.storage import mark_deleted, unmark_deleted
+from store.journal.storage import mark_deleted, remove_journal, unmark_deleted
 from store.journal_build import described
 from store.key_value import CatalogueError
 from store.log_lines import LogLine, printable
@@ -188,9 +192,8 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         except CatalogueError as error:
             raise StoreError(str(error)) from error
         except OSError as error:
-            advice = "; make room and start again" if error.errno == errno.ENOSPC else ""
             where = error.filename or self._directory.path
-            raise StoreError(f"{where}: {error.strerror or error}{advice}") from error
+            raise StoreError(f"{where}: {error.strerror or error}{advice(error)}") from error
 
     @property
     def queues(self) -> Collection[str]:
@@ -254,28 +257,68 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             self._switch_all(built, kept)
             self._record_close(built)
         except (OSError, CatalogueError) as error:
-            text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            done = ", ".join(map(printable, kept)) or "no queue"
-            where = getattr(error, "filename", None) or self._directory.path
-            raise StoreError(
-                f"{where}: {text}; {done} got another journal before that, for one more it is not known: the next "
-                "start finds the old or the new one whole"
-            ) from error
+            self._take_back(built[len(kept) + 1 :])
+            raise self._half_done(error, kept, len(built)) from error
         return kept
 
+    def _half_done(self, error: OSError | CatalogueError, kept: Collection[str], count: int) -> StoreError:
+        """The error of a resize that came to its switch."""
+        text, told, where = str(error), f"; {outage.advice()}", self._directory.path
+        if isinstance(error, OSError):
+            text, told, where = error.strerror or text, advice(error), error.filename or where
+        done = ", ".join(map(printable, kept)) or "no queue"
+        rest = ", and for one more it is not known: the next start finds the old or the new one whole"
+        return StoreError(f"{where}: {text}{told}; {done} got another journal before that{rest * (len(kept) < count)}")
+
     def _build_all(self, plans: Sequence[JournalPlan], progress: Progress) -> list[_Built]:
-        building, disk = self._directory.part(_BUILDING), self._disk
+        """Build the new journals, and have them where the switch wants them. If that fails, nothing is left of it."""
         built: list[_Built] = []
         try:
-            disk.make_directory(building)
+            self._disk.make_directory(self._directory.part(_BUILDING))
             for plan in plans:
                 progress(plan.name)
                 built.append(self._build(plan))
+            self._place(built)
         except BaseException:
-            with contextlib.suppress(OSError):  # the next run does it
-                remove_tree(disk, building)
+            self._take_back(built)
             raise
         return built
+
+    def _place(self, built: Sequence[_Built]) -> None:
+        """Have all new journals in the directories where they are to be, marked, and one to keep the old ones in."""
+        directory, disk = self._directory, self._disk
+        kept, building = directory.part(KEPT), directory.part(_BUILDING)
+        if not disk.is_directory(kept):
+            disk.make_directory(kept)
+        for each in built:
+            if each.moved is not None:
+                mark_deleted(disk, each.path)
+        for each in built:
+            disk.rename(each.path, self._place_of(each))
+        for path in (directory.part("jrnl"), directory.root, building):
+            disk.sync_directory(path)
+
+    def _place_of(self, built: _Built) -> str:
+        """Where a new journal is at its switch."""
+        moved, directory = built.moved, self._directory
+        return directory.part(NEW_LIST) if moved is None else directory.journal(moved.journal_id)
+
+    def _take_back(self, built: Sequence[_Built]) -> None:
+        """Remove new journals whose switch was not begun, and whatever only they need; as far as the disk does it."""
+        directory, disk = self._directory, self._disk
+        for each in built:
+            if each.moved is not None and disk.is_directory(self._place_of(each)):
+                with contextlib.suppress(OSError):  # the next start does it
+                    remove_journal(disk, self._place_of(each))
+        with contextlib.suppress(OSError):  # the next run does it
+            if unfinished_list(disk, directory.root) is Unfinished.UNUSED_LIST:
+                remove_tree(disk, directory.part(NEW_LIST))
+        with contextlib.suppress(OSError):  # likewise
+            if disk.is_directory(directory.part(_BUILDING)):
+                remove_tree(disk, directory.part(_BUILDING))
+        with contextlib.suppress(OSError):  # likewise
+            if disk.is_directory(directory.part(KEPT)) and not disk.names(directory.part(KEPT)):
+                disk.remove_directory(directory.part(KEPT))
 
     def _build(self, plan: JournalPlan) -> _Built:
         seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
@@ -323,20 +366,10 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     def _switch_all(self, built: Sequence[_Built], kept: dict[str, str]) -> None:
         """Let new journals take the places of the old ones. Raises OSError, CatalogueError."""
-        directory, disk = self._directory, self._disk
-        journals, building = directory.part("jrnl"), directory.part(_BUILDING)
-        for each in built:
-            if each.moved is not None:
-                mark_deleted(disk, each.path)
-                disk.rename(each.path, directory.journal(each.moved.journal_id))
-            else:
-                disk.rename(each.path, directory.part(NEW_LIST))
-        for path in (journals, directory.root, building):
-            disk.sync_directory(path)
         for each in built:
             kept[each.plan.name] = self._switch(each)
-        remove_tree(disk, building)
-        disk.sync_directory(directory.root)
+        remove_tree(self._disk, self._directory.part(_BUILDING))
+        self._disk.sync_directory(self._directory.root)
 
     def _switch(self, built: _Built) -> str:
         """The step that counts, and what follows from it. Returns where the old journal is kept."""

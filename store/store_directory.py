@@ -304,13 +304,15 @@ class StoreDirectory:
         new = posixpath.join(self.root, name + ".new")
         if self._disk.is_file(new):
             self._disk.remove(new)
-        file = self._disk.create(new, len(content))
         try:
-            file.write(0, content)
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(new, posixpath.join(self.root, name))
+            with contextlib.closing(self._disk.create(new, len(content))) as file:
+                file.write(0, content)
+                file.sync()
+            self._disk.rename(new, posixpath.join(self.root, name))
+        except OSError:
+            with contextlib.suppress(OSError):  # what cannot be removed now is when this file is next replaced
+                self._disk.remove(new)
+            raise
         self._disk.sync_directory(self.root)
 
     # ---- journals that are kept aside ----

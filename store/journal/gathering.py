@@ -376,13 +376,14 @@ class Gathering:
     def failed(self, error: OSError) -> None:
         """A write or a sync of the step failed: nothing may be assumed about what reached the disk."""
         where = f" of {error.filename}" if error.filename else ""
-        self._fail(f"a write or sync{where} failed: {error.strerror or error}")
+        self._fail(f"a write or sync{where} failed: {error.strerror or error}", error)
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, what: str, cause: OSError | None = None) -> None:
         self._under_way = False
         if self.failure is None:
             text = f"{self.identity.title}: {what}; the journal takes no more records until the store is opened again"
             self.failure = JournalFailedError(text)
+            self.failure.__cause__ = cause
             self._stop()
 
     # ---- for the other half ----
