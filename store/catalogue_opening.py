@@ -158,10 +158,16 @@ class CatalogueOpening:
         new = path + _NEW
         if disk.is_directory(new):
             remove_tree(disk, new)
-        self._build(new, entries)
         kept = ""
-        if disk.is_directory(path):
-            kept = f"; the old one is kept in {directory.set_aside(path, 'quarantine')}"
+        try:
+            self._build(new, entries)
+            if disk.is_directory(path):
+                kept = f"; the old one is kept in {directory.set_aside(path, 'quarantine')}"
+        except BaseException:
+            if disk.is_directory(path):
+                with contextlib.suppress(OSError):  # the next start does it
+                    remove_tree(disk, new)
+            raise
         disk.rename(new, path)
         disk.sync_directory(directory.root)
         if judgement.verdict is Verdict.SALVAGE and disk.is_file(directory.part(NAME)):

@@ -145,7 +145,7 @@ class Changes:
             create_journal(disk, path, info)
             disk.sync_directory(posixpath.dirname(path))
         except OSError:
-            with contextlib.suppress(OSError):  # what cannot be removed now is an orphan at the next start
+            with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
                 remove_journal(disk, path)
             raise
 

@@ -35,6 +35,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
+import store.outage as outage
 from formats.broker_records.wiring import (
     Queue,
 )
@@ -130,13 +131,16 @@ def convert(
     except OSError as error:
         raise _failure(directory, error) from error
     except CatalogueError as error:
-        raise StoreError(str(error)) from error
+        raise StoreError(f"{error}; {outage.advice()}; the old store is as it was") from error
     finally:
         source.close()
     try:
         directory.set_converted_aside()
         mark_converted(environment, directory)
     except OSError as error:
+        if disk.is_directory(directory.root):
+            with contextlib.suppress(OSError):  # the next start does it
+                remove_tree(disk, new.root)
         raise _failure(directory, error, "start again to have it finished") from error
     directory.finish_new(new, store_id)
     report = conversion.report(kept)
@@ -212,8 +216,9 @@ class _Conversion:
         """Build the new store, all of it synced and marked. Raises as `convert` does, or OSError, CatalogueError."""
         recovered = self._source.recover()
         self._tell_what_was_found()
-        new = self._directory.begin_new(self._parameters.tpl_geometry, self._parameters.flush_alignment)
+        new = self._directory.in_the_making
         try:
+            self._directory.begin_new(self._parameters.tpl_geometry, self._parameters.flush_alignment)
             key_value = self._environment.open_key_value(new.catalogue, create=True)
             try:
                 self._fill(recovered, new, Catalogue.create(key_value, store_id))
@@ -223,7 +228,7 @@ class _Conversion:
             for path in (new.part("jrnl"), new.root, self._directory.path):
                 self._disk.sync_directory(path)
             new.mark(store_id, clean=False)
-        except Exception:
+        except BaseException:
             with contextlib.suppress(OSError):  # the next start does it
                 remove_tree(self._disk, new.root)
             raise

@@ -12,6 +12,7 @@ takes less than was computed, which the rules' margins make unlikely, the next l
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -309,10 +310,13 @@ def build_fitting(
             geometry = _larger(geometry)
             build.close()
             remove_journal(environment.disk, directory)
+        except BaseException:
+            build.close()
+            with contextlib.suppress(OSError):  # the disk may be failing
+                remove_journal(environment.disk, directory)
+            raise
         else:
             return chosen
-        finally:
-            build.close()
     raise too_much(info.queue_name, content)
 
 

@@ -27,6 +27,7 @@ from typing import Final
 from uuid import UUID
 
 import store.log_lines as log_lines
+import store.outage as outage
 from store.appender import Appender
 from store.catalogue import Catalogue
 from store.catalogue_opening import CatalogueOpening
@@ -107,7 +108,8 @@ class MessageStore:
                 text = f"the store cannot be opened: {error.strerror or error}{advice(error)}"
                 raise StoreError(f"{where}: {text}") from error
             if isinstance(error, CatalogueError):
-                raise StoreError(f"{error}; qstore-check {path} says whether the catalogue is damaged") from error
+                told = f"{outage.advice()}; qstore-check {path} says whether the catalogue is damaged"
+                raise StoreError(f"{error}; {told}") from error
             if isinstance(error, SyncDriverError):
                 raise StoreError(str(error)) from error
             raise

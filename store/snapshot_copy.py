@@ -36,6 +36,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import store.outage as outage
 from formats.rhm.errors import RhmError
 from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
 from formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
@@ -83,7 +84,7 @@ def copy_snapshot(environment: Environment, snapshot: Snapshot, target: str, pro
     except OSError as error:
         raise _told(target, error) from error
     except CatalogueError as error:
-        raise StoreError(f"{target}: the snapshot cannot be copied: {error}") from error
+        raise StoreError(f"{target}: the snapshot cannot be copied: {error}; {outage.advice()}") from error
 
 
 def _names_before(disk: WritableDisk, target: str) -> list[str] | None:
@@ -112,7 +113,10 @@ def _copy_to(environment: Environment, snapshot: Snapshot, directory: StoreDirec
 
 def _remove(disk: WritableDisk, directory: StoreDirectory, before: list[str] | None) -> None:
     """Remove what was made of the copy; first of all its name as a store, if it has it already."""
-    directory.discard()
+    try:
+        directory.discard()
+    except OSError:
+        remove_tree(disk, directory.root)  # a full disk may not rename it, and it is no store that anybody waits for
     if disk.is_directory(directory.in_the_making.root):
         remove_tree(disk, directory.in_the_making.root)
     if before is None:

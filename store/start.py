@@ -11,6 +11,7 @@ store is refused (option on-damage). What becomes of a journal that the catalogu
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.catalogue import QueueEntry
 from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.rhm.store_file import StoreFile
 from formats.wording import plural
 from store.catalogue import Catalogue
@@ -35,8 +36,16 @@ from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.resumption import NotToBeTakenUpError, state_of
-from store.journal.storage import create_journal, is_withdrawn, remove_journal, unmark_deleted
+from store.journal.storage import (
+    create_journal,
+    is_withdrawn,
+    mark_deleted,
+    remove_journal,
+    unmark_deleted,
+    withdraw_journal,
+)
 from store.journal_build import described
+from store.key_value import CatalogueError
 from store.leftovers import find_leftovers
 from store.log_lines import Level, LogLine, printable
 from store.parameters import OnDamage, StoreParameters
@@ -214,9 +223,15 @@ class Start:
         """Build the list anew, and keep the damaged one. Where there is only a `tpl.new`, that is whole."""
         path = self._directory.prepared_list
         info = self._tpl_info(walked.journal.files.geometry, walked.journal.info)
-        self._rebuild(self._directory.part(NEW_LIST), walked, info)
-        self._disk.sync_directory(self._directory.root)
-        self._directory.set_aside(path, "quarantine")
+        new = self._directory.part(NEW_LIST)
+        self._rebuild(new, walked, info)
+        try:
+            self._disk.sync_directory(self._directory.root)
+            self._directory.set_aside(path, "quarantine")
+        except OSError:
+            if self._disk.is_directory(path):
+                self._remove_made(new)
+            raise
         self._finish_prepared_list()
         return self._walked_anew(path, TPL_NAME)
 
@@ -270,7 +285,12 @@ class Start:
         self._log(LogLine(Level.NOTICE, Unfinished.WITHDRAWN_JOURNAL.notice(old)))
         path = self._directory.journal(moved.journal_id)
         self._make_journal(path, self._queue_info(moved, record.name, self._parameters.geometry))
-        self._catalogue.replace_queue(moved)
+        try:
+            self._catalogue.replace_queue(moved)
+        except CatalogueError:
+            with contextlib.suppress(OSError):  # the next start has the one or the other, and removes what it has not
+                withdraw_journal(self._disk, path, DEFAULT_BASE_NAME)
+            raise
         remove_journal(self._disk, old)
         self._disk.sync_directory(posixpath.dirname(old))
         return moved
@@ -280,8 +300,14 @@ class Start:
         moved = self._moved(entry)
         path = self._directory.journal(moved.journal_id)
         self._rebuild(path, walked, self._queue_info(moved, record.name, walked.journal.files.geometry))
-        self._disk.sync_directory(posixpath.dirname(path))
+        try:
+            mark_deleted(self._disk, path)  # until the catalogue has it: nobody misses what is in it
+            self._disk.sync_directory(posixpath.dirname(path))
+        except OSError:
+            self._remove_made(path)
+            raise
         self._catalogue.replace_queue(moved)
+        unmark_deleted(self._disk, path)
         self._directory.set_aside(walked.journal.path, "quarantine")
         return moved, self._walked_anew(path, record.name)
 
@@ -349,7 +375,16 @@ class Start:
         if self._disk.is_directory(path):
             self._directory.set_aside(path, "quarantine")
         create_journal(self._disk, path, info)
-        self._disk.sync_directory(parent)
+        try:
+            self._disk.sync_directory(parent)
+        except OSError:
+            self._remove_made(path)  # or the next start would find it, and never say what is missing
+            raise
+
+    def _remove_made(self, path: str) -> None:
+        """Give back the space of a journal that nobody has yet, since the start cannot go on."""
+        with contextlib.suppress(OSError):
+            remove_journal(self._disk, path)
 
     def _have_directory(self, path: str) -> None:
         if not self._disk.is_directory(path):

@@ -28,6 +28,7 @@ from typing import Final
 from uuid import UUID
 
 import store.log_lines as log_lines
+import store.outage as outage
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
@@ -243,7 +244,7 @@ class StoreDirectory:
         except OSError as error:
             raise self._cannot_make(error) from error
         except CatalogueError as error:
-            raise StoreError(str(error)) from error
+            raise StoreError(f"{error}; {outage.advice()}") from error
 
     def _cannot_make(self, error: OSError) -> StoreError:
         told = "; make room and start again" if error.errno == errno.ENOSPC else advice(error)

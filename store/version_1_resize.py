@@ -12,15 +12,7 @@ message fills, up to a torn tail; it refuses a damaged journal instead of leavin
 keeps a message that has neither data nor transaction id; and it leaves out what recovery ignores, transient messages.
 
 The new journal is built in a directory of its own within the old one's, synced, and read again. Only then are files
-moved, and each that stands in the way of another is moved first:
-
-    1. the old files go where they are kept; the old info file, with its new place in it, is written there, and removed
-       here last
-    2. the new files come, the info file last
-
-A crash within that leaves no journal under its own name, but both of them whole: the new one in `_resize.new`, or with
-some files here already, and the old one in part here and in part where it is to be kept. What reads stores then has the
-new one (`journal.directory`); the next run says what is to be moved where.
+moved (`version_1_switch`).
 """
 
 from __future__ import annotations
@@ -29,18 +21,18 @@ import heapq
 import posixpath
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
-from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
+from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header
 from store.damage import Damage
 from store.disk import Disk, read_whole
 from store.errors import StoreDamagedError, StoreError
-from store.journal.directory import INFO_SUFFIX, RESIZING, data_path
+from store.journal.directory import INFO_SUFFIX, data_path
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader as AnyHeader
 from store.journal.recovery import JournalRecovery
@@ -51,6 +43,7 @@ from store.journal_build import described
 from store.sizing import MAX_PAGES
 from store.store_directory import remove_tree
 from store.sync.driver import sync_all
+from store.version_1_switch import Target
 from store.writable_disk import WritableDisk
 
 _PAGE: Final = 1 << 20  # bytes of one write
@@ -226,66 +219,6 @@ class BuiltFile(NamedTuple):
     fillers: int
 
 
-class Target(NamedTuple):
-    """Where everything goes.
-
-    Attributes:
-        directory: the journal's, as it was typed.
-        kept: the directory in which the old files are kept: one in it, or itself.
-        old_base, new_base, kept_base: base names: of the journal now, of the new one, of the old one where it is kept.
-    """
-
-    directory: str
-    kept: str
-    old_base: str
-    new_base: str
-    kept_base: str
-
-    @property
-    def building(self) -> str:
-        """The directory in which the new journal is built."""
-        return posixpath.join(self.directory, RESIZING)
-
-    @property
-    def stays(self) -> bool:
-        """Whether the old files stay as they are."""
-        return self.kept == self.directory and self.kept_base == self.old_base
-
-
-def check_place(disk: WritableDisk, target: Target) -> None:
-    """Remove the beginning that an earlier run left.
-
-    Raises:
-        StoreError: it was cut short while it moved files; or files of the names that are to be made are there.
-    """
-    building = target.building
-    if disk.is_directory(building):
-        if not _is_complete(disk, target.directory, target.old_base):
-            raise StoreError(
-                f"{building}: an earlier run was cut short while it moved files; the new journal's are in {building}, "
-                f"or in {target.directory} already, and the old one's there or in {target.kept}: move those of the new "
-                f"one into {target.directory}, the .jinf file last, and remove {building}"
-            )
-        remove_tree(disk, building)
-    names = disk.names(target.directory)
-    made = {target.new_base} if target.new_base != target.old_base else set()
-    if target.kept == target.directory and not target.stays:
-        made.add(target.kept_base)
-    for base in sorted(made):
-        for name in names:
-            if name.startswith(base + ".") and name.endswith((INFO_SUFFIX, ".jdat")):
-                raise StoreError(f"{target.directory}: {name} is there already; choose another base name")
-
-
-def _is_complete(disk: WritableDisk, directory: str, base_name: str) -> bool:
-    """Whether the info file of a journal is there, and all files that it names."""
-    try:
-        info = decode_jinf(read_whole(disk, posixpath.join(directory, base_name + INFO_SUFFIX), MAX_JINF_SIZE + 1))
-    except (OSError, RhmError):
-        return False
-    return all(disk.is_file(data_path(directory, base_name, number)) for number in range(info.geometry.files))
-
-
 def build(
     disk: WritableDisk, content: Version1Content, geometry: Geometry, target: Target, clock: Callable[[], int]
 ) -> list[BuiltFile]:
@@ -304,6 +237,21 @@ def build(
         auto_expand_limit=None if limit is None else max(limit, geometry.files),
     )
     create_journal(disk, target.building, info)
+    try:
+        built = _filled(disk, content, geometry, target, clock)
+        _verify(disk, content, target)
+        disk.sync_directory(target.directory)
+    except BaseException:
+        with suppress(OSError):  # the next run does it
+            remove_tree(disk, target.building)
+        raise
+    return built
+
+
+def _filled(
+    disk: WritableDisk, content: Version1Content, geometry: Geometry, target: Target, clock: Callable[[], int]
+) -> list[BuiltFile]:
+    """Write all records into the new journal's files, and sync them. Returns what went into each file."""
     files = array("Q", bytes(8 * geometry.files))
     ring = Version1Ring(geometry, page=_PAGE, clock=clock)
     storage = JournalStorage(disk, target.building, target.new_base, geometry)
@@ -322,8 +270,6 @@ def build(
     if end:
         last = (end - 1) // ring.file_blocks
         built[last] = BuiltFile(files[last], ring.position - end)
-    _verify(disk, content, target)
-    disk.sync_directory(target.directory)
     return built
 
 
@@ -355,48 +301,3 @@ def _verify(disk: Disk, content: Version1Content, target: Target) -> None:
 
 def _operations(recovery: JournalRecovery) -> dict[bytes, list[tuple[int, bool]]]:
     return {each.xid: sorted((one.rid, one.is_enqueue) for one in each) for each in recovery.transactions}
-
-
-# ---- moving ----
-
-
-def move(disk: WritableDisk, content: Version1Content, geometry: Geometry, target: Target) -> None:
-    """Let the new files take the places of the old ones, which are kept. Raises OSError."""
-    directory, building = target.directory, target.building
-    old_info = posixpath.join(directory, target.old_base + INFO_SUFFIX)
-    if target.kept != directory:
-        _empty_directory(disk, directory, target.kept)
-    if not target.stays:
-        for number in range(content.info.geometry.files):
-            disk.rename(data_path(directory, target.old_base, number), data_path(target.kept, target.kept_base, number))
-        info = replace(content.info, directory=target.kept, base_name=target.kept_base)
-        _write(disk, posixpath.join(target.kept, target.kept_base + INFO_SUFFIX), encode_jinf(info))
-        disk.sync_directory(target.kept)
-        disk.remove(old_info)
-        disk.sync_directory(directory)
-    for number in range(geometry.files):
-        disk.rename(data_path(building, target.new_base, number), data_path(directory, target.new_base, number))
-    disk.sync_directory(directory)
-    name = target.new_base + INFO_SUFFIX
-    disk.rename(posixpath.join(building, name), posixpath.join(directory, name))
-    disk.sync_directory(directory)
-    disk.remove_directory(building)
-    disk.sync_directory(directory)
-
-
-def _empty_directory(disk: WritableDisk, parent: str, path: str) -> None:
-    if not disk.is_directory(path):
-        disk.make_directory(path)
-        disk.sync_directory(parent)
-        return
-    for name in disk.names(path):
-        below = posixpath.join(path, name)
-        if disk.link_target(below) is not None or not disk.is_directory(below):
-            disk.remove(below)
-    disk.sync_directory(path)
-
-
-def _write(disk: WritableDisk, path: str, content: bytes) -> None:
-    with closing(disk.create(path, len(content))) as file:
-        file.write(0, content)
-        file.sync()

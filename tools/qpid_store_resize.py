@@ -15,7 +15,7 @@ from typing import Final
 
 from formats.rhm.geometry import MAX_FILES
 from formats.rhm.jinf import DEFAULT_BASE_NAME
-from store.errors import StoreError
+from store.errors import StoreError, advice
 from store.sizing import DEFAULT_FILES, MAX_PAGES
 from store.writable_disk import OsWritableDisk
 from tools.entry import run_drop_in
@@ -158,7 +158,7 @@ def run(arguments: Sequence[str]) -> int:
     except (CheckError, StoreError) as error:
         problem = str(error)
     except OSError as error:
-        problem = f"{error.filename or 'standard output'}: {error.strerror or error}"
+        problem = f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}"
     if problem is None:
         return 0
     sys.stderr.write(f"{one_line(problem)}\n")

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from store.errors import StoreError
+from store.errors import StoreError, advice
 from store.key_value import CatalogueError
 from tools.check.report import plain_console
 from tools.dump.json_lines import JsonLines
@@ -152,7 +152,7 @@ def command(
     except (PlanError, StoreError, CatalogueError, MakerKilledError) as error:
         fail(_PROGRAM, str(error) + _left(directory))
     except OSError as error:
-        fail(_PROGRAM, f"{error.filename or directory}: {error.strerror or error}{_left(directory)}")
+        fail(_PROGRAM, f"{error.filename or directory}: {error.strerror or error}{advice(error)}{_left(directory)}")
     except KeyboardInterrupt as error:
         error.add_note(_left(directory).removeprefix("; ") or f"{directory}: nothing was written")
         raise

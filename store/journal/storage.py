@@ -5,6 +5,7 @@ At most two of them are open while nothing is under way: the one that is written
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 
 from formats.rhm.errors import RhmError
@@ -25,9 +26,18 @@ def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> Non
     Each file gets a creation header, if the info file says that they have them.
 
     Raises:
-        OSError: it cannot be made; a part of it may be there.
+        OSError: it cannot be made. Nothing is left of it, unless the disk does not remove it either.
     """
     disk.make_directory(directory)
+    try:
+        _fill(disk, directory, info)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_journal(disk, directory)
+        raise
+
+
+def _fill(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
     for number in range(info.geometry.files):
         file = disk.create(data_path(directory, info.base_name, number), info.geometry.file_size)
         try:
@@ -107,6 +117,9 @@ def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None
     for name in disk.names(directory):
         if name != DELETED:
             disk.remove(posixpath.join(directory, name))
+    empty = posixpath.join(directory, DELETED + ".new")
+    disk.create(empty, 0).close()  # there is room for it now, and with it the mark takes none
+    disk.rename(empty, posixpath.join(directory, DELETED))
 
 
 def is_withdrawn(disk: Disk, directory: str) -> bool:

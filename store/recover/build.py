@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
+import store.outage as outage
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link
 from store.catalogue import Catalogue
 from store.damage import Damage
@@ -166,7 +167,7 @@ def recover_into(
         where = error.filename or destination
         raise StoreError(f"{where}: the store cannot be built: {error.strerror or error}{advice}") from error
     except CatalogueError as error:
-        raise StoreError(f"{destination}: the store cannot be built: {error}") from error
+        raise StoreError(f"{destination}: the store cannot be built: {error}; {outage.advice()}") from error
 
 
 class _Work:
@@ -315,4 +316,9 @@ class _Work:
         self._disk.remove(posixpath.join(path, LOCK))
         self._disk.sync_directory(path)
         self._disk.rename(path, self._destination)
-        self._disk.sync_directory(posixpath.dirname(self._destination) or ".")
+        try:
+            self._disk.sync_directory(posixpath.dirname(self._destination) or ".")
+        except OSError:
+            with contextlib.suppress(OSError):  # a store that may be gone at the next power loss is not to be used
+                remove_tree(self._disk, self._destination)
+            raise

@@ -8,8 +8,8 @@ What is written is volatile until it is synced; `volatile` says how.
                   before a SIGKILL and never synced is as volatile in the next life
     failed sync   the error is told once; which sectors reached the drive is anybody's guess, and what did not is gone
                   from memory too. The next sync succeeds
-    full, or bad  a write fails, perhaps after a beginning of it was written. `full_from` has every call fail from one on
-                  that might need room, until it is set to None: only removing goes on
+    full, or bad  a write fails, perhaps after a beginning of it was written. From the call `full_from` on all that
+                  might need room fail, until it is set to None: only removing goes on
 
 Calls that change something are counted, from 0: `create`, `lock` where it makes the file, `write`, `sync` (or
 `finish_sync`), `make_directory`, `rename`, `remove`, `remove_directory`, `sync_directory`, and the batches of a

@@ -20,7 +20,6 @@ from formats.rhm.records import COMMIT_DECISION
 from store.background import InlineBackground
 from store.disk import Disk, OsDisk
 from store.environment import Environment, tool_environment
-from store.errors import StoreError
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
@@ -350,7 +349,7 @@ def test_a_disk_that_fails(kind: str) -> None:
     number = max(index for index, line in enumerate(disk.log) if line.startswith(kind + " "))
     disk = SimulatedDisk()
     disk.fail_at = {number: errno.EIO}
-    with pytest.raises(StoreError, match="write or sync"):
+    with pytest.raises(OSError, match="Input/output error: '/new/JournalData"):
         rebuilt(read(builder.disk()), disk)
     assert disk.open_now == 0
 

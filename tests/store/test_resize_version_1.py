@@ -21,15 +21,13 @@ from store.journal.recovery import JournalRecovery
 from store.layout import StoreKind, StoreLayout, find_journals
 from store.version_1_resize import (
     BuiltFile,
-    Target,
     TooSmallError,
     build,
     bytes_needed,
     check_fit,
-    check_place,
-    move,
     read_content,
 )
+from store.version_1_switch import Target, check_place, move, settle
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.support.journal_builder import JournalBuilder
 
@@ -62,7 +60,7 @@ def resize(disk: SimulatedDisk, geometry: Geometry = LARGER, target: Target = TA
     with closing(content.journal):
         check_fit(content, geometry)
         built = build(disk, content, geometry, target, lambda: 1_700_000_000 * 10**9)
-    move(disk, content, geometry, target)
+    move(disk, content.info, geometry, target)
     return built
 
 
@@ -377,7 +375,7 @@ def test_names_that_are_taken_are_refused(target: Target) -> None:
 def test_a_crash_at_every_call_leaves_one_of_them_whole(*, power_loss: bool) -> None:
     disk = built_of(some)
     expected = recovered(disk)
-    seen = {"old": 0, "new": 0, "moving": 0}
+    seen = {"old": 0, "new": 0, "moving": 0, "finished": 0, "undone": 0}
 
     def visit(call: Call) -> None:
         left = call.killed(call.number, power_loss=power_loss)
@@ -393,6 +391,13 @@ def test_a_crash_at_every_call_leaves_one_of_them_whole(*, power_loss: bool) -> 
         layout = StoreLayout(StoreKind.LEGACY, "/")
         find_journals(left, posixpath.dirname(DIRECTORY), layout)
         assert [place.directory for place in layout.journals] == [DIRECTORY], "once"
+        again = left.copy(call.number)
+        finished = settle(again, TARGET) == LARGER
+        assert finished or recovered(again) == expected
+        again.crash(power_loss=power_loss)
+        resize(again)
+        assert recovered(again) == expected
+        seen["finished" if finished else "undone"] += 1
         # All that is missing of the new one here is still where it was built.
         built = f"{DIRECTORY}/{RESIZING}"
         assert left.is_file(f"{built}/JournalData.jinf")

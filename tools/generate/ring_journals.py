@@ -128,8 +128,9 @@ class Version2Journal:
         """Write what is gathered. Raises OSError."""
         while self._journal.begin():
             self._journal.finish(None)
-        if self._writer.failure is not None:
-            raise OSError(0, str(self._writer.failure), self._directory)
+        failure = self._writer.failure
+        if failure is not None:
+            raise failure.__cause__ or OSError(0, str(failure), self._directory)
 
     def finish(self) -> None:
         """Have all of it on the disk. Raises OSError."""

@@ -16,7 +16,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -107,10 +107,32 @@ def make_fleet(spec: FleetSpec, directory: str, jobs: int, written: Callable[[in
         The line about each store, in order, when it and all before it are made.
 
     Raises:
-        PlanError, StoreError, CatalogueError, OSError, MakerKilledError: it cannot be made; what was made is there,
-            without a list.
+        PlanError, StoreError, CatalogueError, OSError: it cannot be made; nothing is left of it.
+        MakerKilledError: likewise; what was made is there, without a list.
     """
+    is_new = not Path(directory).is_dir()
     Path(directory).mkdir(exist_ok=True)
+    try:
+        yield from _made(spec, directory, jobs, written)
+    except (PlanError, StoreError, CatalogueError, OSError):
+        _remove(Path(directory), keep=not is_new)
+        raise
+
+
+def _remove(directory: Path, *, keep: bool) -> None:
+    """Remove what was made of a fleet, and the directory but for `keep`, as far as that can be done."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    if not keep:
+        with suppress(OSError):
+            directory.rmdir()
+
+
+def _made(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
+    """Make the stores, and then their list. Yields the line about each store."""
     lines = [fleet_fields(spec)]
     stores = _alone(spec, directory, written) if jobs == 1 else _together(spec, directory, jobs, written)
     for store in stores:

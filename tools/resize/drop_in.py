@@ -21,7 +21,8 @@ from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from store.journal.directory import data_path
-from store.version_1_resize import BuiltFile, Target, Version1Content, build, check_fit, check_place, move, read_content
+from store.version_1_resize import BuiltFile, Version1Content, build, check_fit, read_content
+from store.version_1_switch import Target, check_place, move, settle
 from store.writable_disk import OsWritableDisk
 from tools.resize.broker_lock import without_broker
 from tools.store_chk.analysis import Analysis, analyse, file_lines, info_lines
@@ -92,6 +93,9 @@ class Resizer:
         wanted, target = self._wanted, self._wanted.target
         geometry = Geometry.from_pages(wanted.files, wanted.pages)
         with without_broker(wanted.directory):
+            if settle(self._disk, target) == geometry:
+                self._line("An earlier run was cut short when it had built the new journal, which is in its place now.")
+                return None
             check_place(self._disk, target)
             if self._verbose:
                 self._lines(_option_lines(wanted))
@@ -107,7 +111,7 @@ class Resizer:
                 was_there = self._disk.is_directory(target.kept)
                 built = self._build(content, geometry)
                 owner = Path(data_path(wanted.directory, wanted.base_name, 0)).stat()
-            move(self._disk, content, geometry, target)
+            move(self._disk, content.info, geometry, target)
             _give_to(owner, target, geometry.files)
         self._tell(content, built, was_there=was_there)
         self._line(f"Transferred {content.records} records to new journal.")
