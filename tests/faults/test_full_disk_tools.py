@@ -191,6 +191,20 @@ def test_qpid_store_resize(takes: bool, arguments: tuple[str, ...], tmp_path: Pa
     assert seen["done"] <= 1, "the last call, when all is in its place"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("full_from", [27, 31])
+def test_what_an_earlier_run_began_belongs_to_whom_the_journal_belongs(full_from: int, tmp_path: Path) -> None:
+    path = old_journal(tmp_path / "journal")
+    for file in path.iterdir():
+        os.chown(file, 12345, 12346)
+    with FullDisk(full_from, takes=False).in_use():
+        assert resize("-q", "-N", 5, "-s", 1, path).code == 1
+    assert len(list((path / "bak").glob("*.jdat"))) == 4, "it was stopped while it moved files"
+    assert resize("-q", "-N", 5, "-s", 1, path).code == 0
+    assert {(file.stat().st_uid, file.stat().st_gid) for file in path.glob("Journal*")} == {(12345, 12346)}
+    assert len(list(path.glob("Journal*"))) == 6
+
+
 # ---- qstore-resize ----
 
 

@@ -21,6 +21,7 @@ from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from store.journal.directory import data_path
+from store.store_directory import remove_tree
 from store.version_1_resize import BuiltFile, Version1Content, build, check_fit, read_content
 from store.version_1_switch import Target, check_place, move, settle
 from store.writable_disk import OsWritableDisk
@@ -110,9 +111,8 @@ class Resizer:
                 check_fit(content, geometry)
                 was_there = self._disk.is_directory(target.kept)
                 built = self._build(content, geometry)
-                owner = Path(data_path(wanted.directory, wanted.base_name, 0)).stat()
+            self._give_to_owner(target, geometry)
             move(self._disk, content.info, geometry, target)
-            _give_to(owner, target, geometry.files)
         self._tell(content, built, was_there=was_there)
         self._line(f"Transferred {content.records} records to new journal.")
         return _warning(content, built, geometry)
@@ -120,6 +120,16 @@ class Resizer:
     def _build(self, content: Version1Content, geometry: Geometry) -> list[BuiltFile]:
         target = self._wanted.target
         return build(self._disk, content, geometry, target, time.time_ns)
+
+    def _give_to_owner(self, target: Target, geometry: Geometry) -> None:
+        """Before they are moved, since a run that finishes what this one began has nobody to ask. Raises OSError."""
+        try:
+            owner = Path(data_path(target.directory, target.old_base, 0)).stat()
+            _give_to(owner, target, geometry.files)
+        except OSError:
+            with suppress(OSError):  # the next run does it
+                remove_tree(self._disk, target.building)
+            raise
 
     # ---- the old journal ----
 
@@ -245,8 +255,8 @@ def _warning(content: Version1Content, built: list[BuiltFile], geometry: Geometr
 
 def _give_to(owner: os.stat_result, target: Target, files: int) -> None:
     """Give the new files to whom the old ones belong, as far as that is allowed: qpidd may run as somebody else."""
-    paths = [data_path(target.directory, target.new_base, number) for number in range(files)]
-    for path in [*paths, posixpath.join(target.directory, f"{target.new_base}.jinf")]:
+    paths = [data_path(target.building, target.new_base, number) for number in range(files)]
+    for path in [*paths, posixpath.join(target.building, f"{target.new_base}.jinf")]:
         with suppress(PermissionError):
             os.chown(path, owner.st_uid, owner.st_gid)
             Path(path).chmod(owner.st_mode & 0o777)
