@@ -24,7 +24,16 @@ from store.disk import Disk
 from store.errors import advice
 from store.file_pool import PARTITION_NAME, linear_file_names
 from store.journal.directory import RESIZING, journal_base_names
-from store.unfinished import LIST, NEW, NEW_LIST, Unfinished, unfinished_list, unfinished_stores
+from store.unfinished import (
+    LIST,
+    NEW,
+    NEW_LIST,
+    Unfinished,
+    recovery_around,
+    recovery_damage,
+    unfinished_list,
+    unfinished_stores,
+)
 
 _MAX_DEPTH: Final = 160  # a queue name has at most 255 characters, so at most 128 slashes
 _HASH_DIRECTORY = re.compile(r"[0-9a-f]{4}")
@@ -96,10 +105,28 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
         UnusableInputError: nothing that could be read as a store.
         OSError: it cannot be looked at.
     """
+    if not disk.is_file(path) and not disk.is_directory(path):
+        raise UnusableInputError(f"{path}: there is no directory and no regular file of that name")
+    layout = _find(disk, path)
+    tell_recovery(disk, layout)
+    return layout
+
+
+def tell_recovery(disk: Disk, layout: StoreLayout) -> None:
+    """Tell of a recovery that was building the store, or had built it, when it was killed. Raises OSError."""
+    recovery = recovery_around(disk, layout.path)
+    if recovery is None:
+        return
+    mark, state = recovery
+    if state is Unfinished.BEGUN_RECOVERY:
+        layout.damage.append(recovery_damage(mark))
+    else:
+        layout.notices.append(state.notice(mark))
+
+
+def _find(disk: Disk, path: str) -> StoreLayout:
     if disk.is_file(path):
         return _with_store_above(disk, StoreLayout(StoreKind.FILE, path))
-    if not disk.is_directory(path):
-        raise UnusableInputError(f"{path}: there is no directory and no regular file of that name")
     path = path.rstrip("/") or "/"
     names = disk.names(path)
     if _holds_journal(disk, path, names):
@@ -151,6 +178,9 @@ def _is_store(disk: Disk, root: str) -> bool:
 
 
 def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
+    recovery = recovery_around(disk, path)
+    if recovery is not None:
+        return f"{path}: there is no store, only {recovery[1].notice(recovery[0])}"
     if not names:
         return f"{path}: the directory is empty"
     for left, state in unfinished_stores(disk, path).items():
@@ -201,7 +231,8 @@ def _directories(disk: Disk, parent: str, layout: StoreLayout) -> list[str]:
 def _unfinished(disk: Disk, root: str, path: str, layout: StoreLayout) -> None:
     """Tell what a kill left of work on the store in `root`, and read what counts."""
     for left, state in unfinished_stores(disk, path).items():
-        layout.notices.append(state.notice(left))
+        if state not in (Unfinished.BEGUN_RECOVERY, Unfinished.BUILT_RECOVERY):  # of either version: told before
+            layout.notices.append(state.notice(left))
     left_list = unfinished_list(disk, root)
     if left_list is not None:
         new = posixpath.join(root, NEW_LIST)

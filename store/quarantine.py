@@ -31,6 +31,7 @@ from formats.quarantine_index import (
     raw_name,
 )
 from store.disk import Disk, ReadableFile
+from store.unfinished import RECOVERING, Unfinished
 from store.writable_disk import DiskLock, WritableDisk, WritableFile
 
 INDEX: Final = "index.jsonl"
@@ -181,6 +182,9 @@ class Quarantine:
         self.directory = directory
         if not disk.is_directory(directory):
             raise QuarantineError(f"{directory}: there is no such directory")
+        mark = posixpath.join(posixpath.dirname(disk.real_path(directory)), RECOVERING)
+        if disk.is_file(mark):  # the next run of that recovery removes it, with all its marks
+            raise QuarantineError(Unfinished.BEGUN_RECOVERY.notice(mark))
         if not disk.is_file(self.path(INDEX)):
             raise QuarantineError(
                 f"{directory}: there is no {INDEX} here, as qstore-recover writes one; the whole journals that a store "

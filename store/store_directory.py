@@ -12,6 +12,7 @@
                 rhm.new/         a store that is being built: its STORE file is written last
                 rhm.version-1/   the store of qpidd that was converted
                 rhm.discarded/   a store that was truncated, until it is removed
+                RECOVERING       qstore-recover builds the store; see `unfinished`
 
 A store is built in `rhm.new` and gets its name when it is whole. So whatever moment a crash comes at, `settle` finds
 either the old store, or the new one whole, or nothing but a beginning, which it removes.
@@ -136,8 +137,10 @@ class StoreDirectory:
         """Finish, or undo, what a crash cut short.
 
         Raises:
+            StoreError: a recovery was building it, and has not come to its end.
             OSError: the disk does not do it.
         """
+        self._refuse_unfinished()
         self._disk.sync_directory(self.path)  # a crash may have come between a rename and this
         names = self._disk.names(self.path)
         if ROOT not in names:
@@ -148,15 +151,25 @@ class StoreDirectory:
                 self._disk.sync_directory(path)  # its STORE file may be nowhere but in memory
                 self._disk.rename(path, self.root)
                 self._disk.sync_directory(self.path)
+            elif state is Unfinished.BUILT_RECOVERY:  # from here on the store is in use
+                self._disk.remove(path)
+                self._disk.sync_directory(self.path)
             else:
                 remove_tree(self._disk, path)
+
+    def _refuse_unfinished(self) -> None:
+        for path, state in unfinished_stores(self._disk, self.path).items():
+            if state is Unfinished.BEGUN_RECOVERY:
+                raise StoreError(state.notice(path))
 
     def look(self) -> Found:
         """What there is.
 
         Raises:
-            StoreError: a store of a newer version, a linearstore, or something else that cannot be opened.
+            StoreError: a store of a newer version, a linearstore, the beginning of a recovery, or something else that
+                cannot be opened.
         """
+        self._refuse_unfinished()
         if not self._disk.is_directory(self.root):
             if ROOT in self._disk.names(self.path):
                 raise StoreError(f"{self.root}: this is no store, it is no directory; move it elsewhere first")

@@ -16,8 +16,13 @@
     WITHDRAWN_JOURNAL a queue's journal, marked as deleted,        a queue that was refused, since the catalogue could
                       and without its info file                    not be written, and is in it all the same: it gets an
                                                                    empty journal
+    BEGUN_RECOVERY    `RECOVERING`                                 a store that qstore-recover was building, in part: it
+                                                                   is refused; the same recovery, run again, removes it
+    BUILT_RECOVERY    `RECOVERED`                                  a store that qstore-recover has built, whole: the
+                                                                   mark is removed. It may not have its name yet
 
-Nothing of this is damage. Nothing counts twice: of a queue's journals, of two lists, of two stores a reader has one.
+Nothing of this is damage, but for the first part of a recovery, which lacks what was not copied yet and does not know
+what that is. Nothing counts twice: of a queue's journals, of two lists, of two stores a reader has one.
 What is in `resized.new`, `resized`, `orphans` and `quarantine` is never read as a part of the store.
 """
 
@@ -28,6 +33,7 @@ from collections.abc import Collection
 from enum import Enum
 from typing import Final
 
+from store.damage import Damage
 from store.disk import Disk
 from store.journal.journal import Journal
 
@@ -37,6 +43,12 @@ NEW, DISCARDED, CONVERTED = "rhm.new", "rhm.discarded", "rhm.version-1"
 LIST: Final = "tpl"
 NEW_LIST: Final = "tpl.new"
 KEPT: Final = "resized"  # where journals are kept that were replaced
+RECOVERING, RECOVERED = "RECOVERING", "RECOVERED"  # marks that qstore-recover puts beside the store that it builds
+_NOT_WHOLE: Final = "a store that qstore-recover was building, which is not whole"
+_RECOVER_AGAIN: Final = (
+    "what is missing in it is not known: run qstore-recover again with the same source and destination, which removes "
+    "this and begins anew"
+)
 
 
 class Unfinished(Enum):
@@ -62,6 +74,11 @@ class Unfinished(Enum):
         "the journal of a queue that was refused because the catalogue could not be written, and is there all the "
         "same; it is empty, and the next start gives the queue another one"
     )
+    BEGUN_RECOVERY = f"{_NOT_WHOLE}; {_RECOVER_AGAIN}"
+    BUILT_RECOVERY = (
+        "the mark of a qstore-recover that was killed after it had built the whole store; the store can be used as it "
+        "is, and the next start removes the mark"
+    )
 
     def notice(self, path: str) -> str:
         """One line for people."""
@@ -69,9 +86,9 @@ class Unfinished(Enum):
 
 
 def unfinished_stores(disk: Disk, path: str) -> dict[str, Unfinished]:
-    """What is unfinished in a store directory, by path. Raises OSError."""
-    found = {}
+    """What is unfinished in a store directory, by path; a recovery comes first. Raises OSError."""
     names = disk.names(path)
+    found = _unfinished_recovery(path, names)
     if NEW in names:
         new = posixpath.join(path, NEW)
         whole = ROOT not in names and disk.is_file(posixpath.join(new, STORE))
@@ -79,6 +96,37 @@ def unfinished_stores(disk: Disk, path: str) -> dict[str, Unfinished]:
     if DISCARDED in names:
         found[posixpath.join(path, DISCARDED)] = Unfinished.DISCARDED_STORE
     return found
+
+
+def _unfinished_recovery(path: str, names: Collection[str]) -> dict[str, Unfinished]:
+    if RECOVERING in names:
+        return {posixpath.join(path, RECOVERING): Unfinished.BEGUN_RECOVERY}
+    if RECOVERED in names:
+        return {posixpath.join(path, RECOVERED): Unfinished.BUILT_RECOVERY}
+    return {}
+
+
+def recovery_around(disk: Disk, path: str) -> tuple[str, Unfinished] | None:
+    """The mark of a recovery, and what it says, in the directory of the store in which `path` lies; None without one.
+
+    Args:
+        disk: reads it.
+        path: a store's directory, its `rhm` or `rhm.new`, or anything in it.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    real = disk.real_path(path)
+    parts = real.split("/")
+    inner = [index for index, part in enumerate(parts) if part in (ROOT, NEW)]
+    directory = ("/".join(parts[: inner[-1]]) or "/") if inner else real
+    names = disk.names(directory) if disk.is_directory(directory) else ()
+    return next(iter(_unfinished_recovery(directory, names).items()), None)
+
+
+def recovery_damage(mark: str) -> Damage:
+    """What is wrong with a store that a recovery has not finished, for those that read it all the same."""
+    return Damage(mark, None, None, _NOT_WHOLE, _RECOVER_AGAIN)
 
 
 def unfinished_list(disk: Disk, root: str) -> Unfinished | None:

@@ -1,12 +1,15 @@
 """Builds the store that a plan describes, beside its destination, and gives it its name when it is whole.
 
     DEST.recovering/             all is built here, under a lock
+                    RECOVERING   a mark: what is here is not whole. It is called RECOVERED when all was verified
                     rhm/         the store
                     quarantine/  what could not be saved, if there is anything
-    DEST                         the same directory, in the end: one rename
+    DEST                         the same directory, in the end: one rename; then the mark goes
 
-So whatever moment a crash comes at, there is nothing under the name DEST, or all of it; what is left beside it the next
-recovery to that place removes. The source is only read.
+So whatever moment a crash comes at, there is nothing under the name DEST, or all of it. What is left beside it has one
+of the marks, the first that is made there and the last that is removed (`unfinished` says what they mean to others);
+the next recovery to that place removes it. Without a mark it is somebody's: a start that takes what was RECOVERED into
+use removes the mark. The source is only read.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from store.recover.salvage import Salvage, keep_aside
 from store.recover.verify import verify
 from store.store_build import BuiltQueue, QueueToBuild, StoreBuild
 from store.store_directory import LOCK, StoreDirectory, remove_tree
-from store.unfinished import DISCARDED, NEW
+from store.unfinished import DISCARDED, NEW, RECOVERED, RECOVERING, recovery_damage
 from store.version_1_build import Version1Build, highest_kept_rid
 from store.version_1_journal import JournalPlaces
 from store.writable_disk import DiskLock, WritableDisk
@@ -47,7 +50,9 @@ Stage = Callable[[str, int], None]
 _ROOT: Final = "rhm"
 _BUILDING: Final = ".recovering"
 _QUARANTINE: Final = "quarantine"
-_OURS: Final = frozenset((_ROOT, NEW, DISCARDED, LOCK, _QUARANTINE))
+_STARTED: Final = frozenset((_ROOT, NEW, DISCARDED, _QUARANTINE))
+_MARKS: Final = frozenset((RECOVERING, RECOVERED))
+_OURS: Final = _STARTED | _MARKS | {LOCK}
 
 
 class _Build(Protocol):
@@ -114,6 +119,11 @@ def check_destination(disk: Disk, source: str, destination: str) -> None:
     above = store_of(disk.real_path(source))
     if posixpath.commonpath((real, above)) == above:
         raise StoreError(f"{destination}: is within {above}, which is never written to; name another directory")
+    if posixpath.commonpath((real + _BUILDING, above)) == real + _BUILDING:
+        raise StoreError(
+            f"{destination}: is built in {real + _BUILDING}, where the source is, which is never written to; name "
+            "another directory"
+        )
 
 
 def store_of(path: str) -> str:
@@ -206,8 +216,8 @@ class _Work:
             self._verify()
             self._finish(lock)
         except BaseException:
-            with contextlib.suppress(OSError):  # what cannot be removed has no name that counts
-                remove_tree(self._disk, self._directory.path)
+            with contextlib.suppress(OSError):  # what cannot be removed is marked
+                self._remove(self._directory.path)
             raise
         finally:
             lock.release()
@@ -222,13 +232,47 @@ class _Work:
         if strange:
             raise StoreError(f"{path}: there is something else ({strange[0]}); move it, or name another destination")
         lock = self._directory.lock()
-        for name in self._names(path):
-            if name != LOCK:
-                remove_tree(self._disk, posixpath.join(path, name))
+        try:
+            self._mark_begun(path)
+            self._empty(path)
+        except BaseException:
+            lock.release()
+            raise
         return lock
 
     def _names(self, path: str) -> list[str]:
         return self._disk.names(path) if self._disk.is_directory(path) else []
+
+    def _mark_begun(self, path: str) -> None:
+        """Say that nothing there is whole, before anything is made or removed. StoreError where it is somebody's."""
+        disk = self._disk
+        names, mark = set(self._names(path)), posixpath.join(path, RECOVERING)
+        if RECOVERED in names:
+            disk.rename(posixpath.join(path, RECOVERED), mark)
+        elif RECOVERING not in names:
+            if names & _STARTED:
+                text = "there is a store that is in use by now, or that another version of this software was building"
+                raise StoreError(f"{path}: {text}; move it elsewhere, or remove it if nobody uses it")
+            disk.create(mark, 0).close()
+        disk.sync_directory(path)
+
+    def _empty(self, path: str) -> None:
+        """Remove what a recovery left."""
+        for name in self._names(path):
+            if name not in (LOCK, RECOVERING):
+                remove_tree(self._disk, posixpath.join(path, name))
+        self._disk.sync_directory(path)
+
+    def _remove(self, path: str) -> None:
+        """Remove all that was made; the mark last. Raises OSError."""
+        disk = self._disk
+        if not disk.is_directory(path):
+            return  # it has its name
+        self._mark_begun(path)
+        self._empty(path)
+        for name in sorted(self._names(path)):  # the mark, and then the lock
+            disk.remove(posixpath.join(path, name))
+        disk.remove_directory(path)
 
     def _build_version_2(self) -> None:
         environment, directory = self._environment, self._directory
@@ -305,20 +349,27 @@ class _Work:
         except UnusableInputError as error:
             raise StoreError(str(error)) from error
         try:
+            opened.damage.remove(recovery_damage(posixpath.join(self._disk.real_path(path), RECOVERING)))
             self._stage("verifying", opened.size)
             verify(path, self._recovery.plan, self._recovery.built, opened)
         finally:
             opened.close()
 
     def _finish(self, lock: DiskLock) -> None:
-        path = self._directory.path
+        """Say that it is whole, and give it its name."""
+        disk, path = self._disk, self._directory.path
+        disk.sync_directory(path)  # all names in it are on the disk before the one that says so
+        disk.rename(posixpath.join(path, RECOVERING), posixpath.join(path, RECOVERED))
+        disk.sync_directory(path)
         lock.release()
-        self._disk.remove(posixpath.join(path, LOCK))
-        self._disk.sync_directory(path)
-        self._disk.rename(path, self._destination)
+        disk.remove(posixpath.join(path, LOCK))
+        disk.sync_directory(path)
+        disk.rename(path, self._destination)
         try:
-            self._disk.sync_directory(posixpath.dirname(self._destination) or ".")
+            disk.sync_directory(posixpath.dirname(self._destination) or ".")
         except OSError:
             with contextlib.suppress(OSError):  # a store that may be gone at the next power loss is not to be used
-                remove_tree(self._disk, self._destination)
+                self._remove(self._destination)
             raise
+        disk.remove(posixpath.join(self._destination, RECOVERED))
+        disk.sync_directory(self._destination)

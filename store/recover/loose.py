@@ -8,7 +8,7 @@ from __future__ import annotations
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.disk import Disk
 from store.journal.directory import journal_base_names
-from store.layout import StoreKind, StoreLayout, UnusableInputError, find_journals, find_layout
+from store.layout import StoreKind, StoreLayout, UnusableInputError, find_journals, find_layout, tell_recovery
 
 
 def find_source(disk: Disk, path: str) -> StoreLayout:
@@ -27,6 +27,7 @@ def find_source(disk: Disk, path: str) -> StoreLayout:
         find_journals(disk, path, layout)
         if not layout.journals:
             raise
+        tell_recovery(disk, layout)
     _find_prepared_list(disk, layout)
     return layout
 

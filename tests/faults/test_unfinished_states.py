@@ -24,7 +24,7 @@ from store.log_lines import Level, LogLine
 from store.message_store import MessageStore
 from store.parameters import StoreParameters
 from store.resize import StoreResize
-from store.writable_disk import OsWritableDisk
+from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import dump
 from tests.support.fixtures import CopyOpener
 from tests.support.opened_store import PARAMETERS
@@ -33,57 +33,6 @@ from tests.support.recover_runs import invoke
 
 Messages = Counter[tuple[str, str, str]]
 VERSION: Final = "0.1.0"
-MARKS: Final = ("STORE", "CONVERTED", "deleted")
-
-
-class CopyingDisk(OsWritableDisk):
-    """Copies a directory before each change of names in it, if its directories and marks are not those of a copy."""
-
-    def __init__(self, watched: Path, copies: Path) -> None:
-        self._watched, self._copies = watched, copies
-        self._seen: set[frozenset[str]] = set()
-        self.states: list[Path] = []
-
-    def look(self) -> None:
-        """Copy it, if it is worth it."""
-        if not self._watched.exists():
-            return
-        shape = frozenset(filter(None, map(self._told, self._watched.rglob("*"))))
-        if shape in self._seen:
-            return
-        self._seen.add(shape)
-        self.states.append(self._copies / f"{len(self.states):03}")
-        shutil.copytree(self._watched, self.states[-1], symlinks=True)
-
-    def _told(self, path: Path) -> str:
-        """What makes a state another one: directories, marks, and how much RocksDB's log has; not a journal's files."""
-        name = str(path.relative_to(self._watched))
-        if "/catalogue/" in name:
-            return f"{name} {path.stat().st_size}" if path.suffix == ".log" else ""
-        return name if path.is_dir() or path.name in MARKS or path.suffix == ".jinf" else ""
-
-    def rename(self, source: str, target: str) -> None:
-        self.look()
-        super().rename(source, target)
-        self.look()
-
-    def remove(self, path: str) -> None:
-        self.look()
-        super().remove(path)
-        self.look()
-
-    def remove_directory(self, path: str) -> None:
-        self.look()
-        super().remove_directory(path)
-        self.look()
-
-    def make_directory(self, path: str) -> None:
-        super().make_directory(path)
-        self.look()
-
-    def sync_directory(self, path: str) -> None:
-        self.look()
-        super().sync_directory(path)
 
 
 def messages(path: Path) -> Messages:
