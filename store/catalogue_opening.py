@@ -14,18 +14,19 @@ A catalogue is built beside the old one, and read again, before the two change p
 
     step                                                       a start after a crash in this step, or behind it
     ---------------------------------------------------------  -------------------------------------------------------
-    1. build `catalogue.new`, read it again                    removes it, and begins anew
-    2. move `catalogue` into `quarantine`, if there is one     finds `catalogue.new` alone, and gives it its name
-    3. rename `catalogue.new` to `catalogue`                   is done; the same verdict comes again where it was not
-                                                               whole, because somebody had removed the catalogue
-    4. after SALVAGE, move the copy into `quarantine`          writes a new copy
+    1. tell what is wrong, and what is lost                    tells it again
+    2. build `catalogue.new`, read it again                    removes it, and begins anew
+    3. move `catalogue` into `quarantine`, if there is one;    finds `catalogue.new` alone, gives it its name, and moves
+       after SALVAGE the copy, too                             a copy that is damaged
+    4. rename `catalogue.new` to `catalogue`                   is done. Where somebody had removed the catalogue, a
+                                                               crash in step 2 leaves `catalogue.new` alone, too: it
+                                                               is removed if it is not whole
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Final
 from uuid import UUID
 
 from store.catalogue import Catalogue
@@ -47,8 +48,7 @@ from store.topology import (
 )
 from store.topology_log import MirroredKeyValue
 from store.topology_salvage import salvaged
-
-_NEW: Final = ".new"
+from store.unfinished import NEW_CATALOGUE
 
 Log = Callable[[LogLine], None]
 
@@ -71,6 +71,7 @@ class CatalogueOpening:
         self._directory, self._store_id = directory, store_id
         self._log, self._refusal = log, refusal
         self._key_value: KeyValue | None = None
+        self._has_switched = False
 
     def open(self, *, read_only: bool = False) -> KeyValue:
         """The catalogue's map, sound and with its copy; with `read_only` without, and nothing is written.
@@ -100,6 +101,8 @@ class CatalogueOpening:
             self._restore(judgement, view)
         elif judgement.verdict is Verdict.COPY_LOST and not read_only:
             self._tell_lost_copy(judgement)
+            if self._has_switched and not judgement.copy_is_missing:
+                self._set_aside(self._directory.part(NAME))
         assert self._key_value is not None
         if read_only:
             return self._key_value
@@ -143,11 +146,29 @@ class CatalogueOpening:
     # ---- restoring ----
 
     def _finish_switch(self) -> None:
-        """Give a catalogue its name that an earlier start has built, and set the damaged one aside for."""
-        new, path = self._directory.catalogue + _NEW, self._directory.catalogue
-        if self._disk.is_directory(new) and not self._disk.is_directory(path):
+        """Give a catalogue its name that an earlier start has built, and set the damaged one aside for.
+
+        Where somebody had removed that one, the new one may be a beginning.
+        """
+        new, path = self._directory.part(NEW_CATALOGUE), self._directory.catalogue
+        if self._disk.is_directory(path) or not self._disk.is_directory(new):
+            return
+        if self._is_whole(new):
             self._disk.rename(new, path)
-            self._disk.sync_directory(self._directory.root)
+            self._has_switched = True
+        else:
+            remove_tree(self._disk, new)
+        self._disk.sync_directory(self._directory.root)
+
+    def _is_whole(self, path: str) -> bool:
+        try:
+            built = self._environment.open_key_value(path, create=False)
+        except CatalogueDamagedError:
+            return False
+        try:
+            return not view_catalogue(built).damage
+        finally:
+            built.close()
 
     def _restore(self, judgement: Judgement, view: CatalogueView) -> None:
         """Build the catalogue anew, beside the old one; let them change places; open it."""
@@ -155,24 +176,23 @@ class CatalogueOpening:
         entries, told = judgement.entries, ""
         if judgement.verdict is Verdict.SALVAGE:
             entries, told = salvaged(disk, directory, self._store_id, judgement)
-        new = path + _NEW
+        self._tell(judgement, view, entries, told)  # a start that finds the new one in place has nothing to tell
+        new = directory.part(NEW_CATALOGUE)
         if disk.is_directory(new):
             remove_tree(disk, new)
-        kept = ""
         try:
             self._build(new, entries)
             if disk.is_directory(path):
-                kept = f"; the old one is kept in {directory.set_aside(path, 'quarantine')}"
+                self._set_aside(path)
         except BaseException:
             if disk.is_directory(path):
                 with contextlib.suppress(OSError):  # the next start does it
                     remove_tree(disk, new)
             raise
+        if judgement.verdict is Verdict.SALVAGE and disk.is_file(directory.part(NAME)):
+            self._set_aside(directory.part(NAME))
         disk.rename(new, path)
         disk.sync_directory(directory.root)
-        if judgement.verdict is Verdict.SALVAGE and disk.is_file(directory.part(NAME)):
-            kept += f"; and its copy in {directory.set_aside(directory.part(NAME), 'quarantine')}"
-        self._tell(judgement, view, entries, told, kept)
         self._key_value = self._environment.open_key_value(path, create=False)
 
     def _build(self, path: str, entries: Mapping[bytes, bytes]) -> None:
@@ -191,16 +211,18 @@ class CatalogueOpening:
             what = view.damage[0] if view.damage else "it has other entries than were written"
             raise StoreError(f"{path}: the catalogue that was built anew is not sound: {what}; the disk may be failing")
 
-    def _tell(
-        self, judgement: Judgement, view: CatalogueView, entries: Mapping[bytes, bytes], told: str, kept: str
-    ) -> None:
+    def _set_aside(self, path: str) -> None:
+        kept = self._directory.set_aside(path, "quarantine")
+        self._log(LogLine(Level.NOTICE, f"{path}: the damaged one is kept in {kept}"))
+
+    def _tell(self, judgement: Judgement, view: CatalogueView, entries: Mapping[bytes, bytes], told: str) -> None:
         path = self._directory.catalogue
         lost, gone = differences(view.entries, entries)
         where = f"{path}: {judgement.damage[0]}"
         if judgement.verdict is Verdict.SALVAGE:
-            self._log(LogLine(Level.CRITICAL, printable(f"{where}; {told}{kept}")))
+            self._log(LogLine(Level.CRITICAL, printable(f"{where}; {told}")))
             return
         restored = f"it is restored from its second copy, {self._directory.part(NAME)}, and nothing is lost"
         missing = f"; restored: {shown(lost)}" if lost else ""
         deleted = f"; deleted again: {shown(gone)}" if gone else ""
-        self._log(LogLine(Level.CRITICAL, printable(f"{where}: {restored}{missing}{deleted}{kept}")))
+        self._log(LogLine(Level.CRITICAL, printable(f"{where}: {restored}{missing}{deleted}")))

@@ -22,6 +22,15 @@ from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
 
 
+def torn_tail(journal: Journal, end: JournalEnd) -> str:
+    """The notice for a journal whose last record or flush was cut short by a crash."""
+    file, offset = journal.stream.locate(min(end.place, journal.stream.size - 1))
+    record = f" of record 0x{end.rid:x}" if end.rid is not None else ""
+    if journal.is_single_file and end.rid is not None:
+        return f"{file.path}: the record 0x{end.rid:x} at 0x{offset:x} is not whole in this file; it is left out"
+    return f"{file.path}: torn tail{record} at 0x{offset:x}: {end.what}; recovery cuts it off"
+
+
 def unexplained_end(journal: Journal, end: JournalEnd) -> Iterator[str]:
     """A notice, if there are bytes behind the end of a journal where there should be none."""
     if end.torn or journal.format is JournalFormat.LINEAR or not journal.holds_everything:

@@ -39,6 +39,14 @@ def holder_of_store(layout: StoreLayout) -> int | None:
     return None
 
 
+def in_use_notice(layout: StoreLayout, holder: int) -> str:
+    """What whoever reads a store that the process `holder` has open should know."""
+    return (
+        f"{layout.path}: process {holder} has this store open (a broker, as a rule), and writes while it is read: "
+        "records that look torn, missing or not yet sealed are no sign of a crash; stop it for a reliable result"
+    )
+
+
 def holder_of_lock(path: Path) -> int | None:
     """The process that holds the lock which the file at `path` stands for."""
     try:

@@ -25,13 +25,16 @@ from store.errors import advice
 from store.file_pool import PARTITION_NAME, linear_file_names
 from store.journal.directory import RESIZING, journal_base_names
 from store.unfinished import (
+    CATALOGUE,
     LIST,
     NEW,
+    NEW_CATALOGUE,
     NEW_LIST,
     Unfinished,
     recovery_around,
     recovery_damage,
     unfinished_list,
+    unfinished_parts,
     unfinished_stores,
 )
 
@@ -207,7 +210,8 @@ def _store(disk: Disk, root: str, path: str) -> StoreLayout:
     layout.prepared_list = part(LIST)
     if version_2:
         _unfinished(disk, root, path, layout)
-        layout.store_file, layout.catalogue, layout.topology = part("STORE"), part("catalogue"), part("topology")
+        layout.store_file, layout.topology = part("STORE"), part("topology")
+        layout.catalogue = part(CATALOGUE) or part(NEW_CATALOGUE)
         layout.orphans = _directories(disk, posixpath.join(root, "orphans"), layout)
         layout.quarantine = _directories(disk, posixpath.join(root, "quarantine"), layout)
     else:
@@ -239,6 +243,7 @@ def _unfinished(disk: Disk, root: str, path: str, layout: StoreLayout) -> None:
         layout.notices.append(left_list.notice(new))
         if left_list is Unfinished.NEW_LIST:
             layout.prepared_list = new
+    layout.notices.extend(state.notice(left) for left, state in unfinished_parts(disk, root).items())
 
 
 def _linear_root(disk: Disk, path: str) -> str | None:

@@ -5,9 +5,9 @@
     of a queue that was deleted, or a resize that was cut    the mark of a deletion             it is removed
     short before its switch
     of a queue that was being made                           nothing was ever written to it     it is removed
-    another journal of a queue that the catalogue knows: a   its queue's number, and another    it is kept aside
-    resize or a rebuild was cut short on either side of its  incarnation
-    switch, and the queue's own journal holds the same
+    another journal of a queue that the catalogue knows: a   its queue's number, and another    it is kept aside; in
+    resize or a rebuild was cut short on either side of its  incarnation                        the quarantine if it is
+    switch, and the queue's own journal holds the same                                          damaged
     of a queue that the catalogue lost                       a number that no queue has         damage: the queue is
                                                                                                 made again
     a journal that cannot be read, or told from another      none of these                      damage: it is kept aside
@@ -198,7 +198,8 @@ class _Search:
         if queue_id in self._names:
             what = f'another journal of queue "{self._names[queue_id]}", with {held}, which is not in use'
             is_loss = incarnation == self._incarnations[queue_id]
-            self._found.aside.append(Aside(path, what, is_loss, "orphans" if is_loss else KEPT))
+            replaced = "quarantine" if walked.damage else KEPT
+            self._found.aside.append(Aside(path, what, is_loss, "orphans" if is_loss else replaced))
         elif name.isdecimal() and 0 < int(name) < MOST_ID and 0 < queue_id < MOST_ID:
             self._lost(path, name, walked.journal, queue_id, incarnation, held)
         else:

@@ -20,7 +20,8 @@ from formats.wording import plural
 from store.close_record import damage_of
 from store.damage import Damage
 from store.disk import Disk
-from store.ends import unexplained_end, unlinked_head
+from store.ends import torn_tail, unexplained_end, unlinked_head
+from store.in_use import in_use_notice
 from store.journal.directory import PUSHED_DOWN, NotAJournalError
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
@@ -146,13 +147,6 @@ def _nobody(_layout: StoreLayout) -> None:
     """No process is looked for."""
 
 
-def _in_use(layout: StoreLayout, holder: int) -> str:
-    return (
-        f"{layout.path}: process {holder} has this store open (a broker, as a rule), and writes while it is read: "
-        "records that look torn, missing or not yet sealed are no sign of a crash; stop it for a reliable result"
-    )
-
-
 class OfflineStore:
     """A store, a journal or a journal file, opened for reading.
 
@@ -177,7 +171,7 @@ class OfflineStore:
         self.notices: list[str] = list(layout.notices)
         self.holder = holder
         if holder is not None:
-            self.notices.append(_in_use(layout, holder))
+            self.notices.append(in_use_notice(layout, holder))
         surroundings = read_surroundings(disk, layout, is_open=holder is not None)
         self.wiring = surroundings.wiring
         self.rid_high_water = surroundings.rid_high_water
@@ -256,7 +250,7 @@ class OfflineStore:
         if self.wiring is not None and self.wiring.complete and not self.wiring.damage:
             catalogue = self.layout.catalogue or self.layout.path
             self.damage.extend(self.closing.lost_queues(catalogue, self.wiring.queues.keys()))
-        self.notices.extend(state.notice(path) for path, state in self.unfinished().items())
+        self.notices.extend(self._unfinished_journal(*each) for each in self.unfinished().items())
         orphans = [self._recover_orphan(each, open_now) for each in (*self._orphans, *self.kept_aside)]
         for journal in self._quarantine:
             self.notices.append(self._quarantined(journal))
@@ -353,6 +347,16 @@ class OfflineStore:
         own = [each.info for each in self.journals if posixpath.basename(each.path) == str(queue.journal_id)]
         is_other = any(info is not None and info.incarnation != incarnation for info in own)
         return queue.record.name if is_other else None
+
+    def _unfinished_journal(self, path: str, state: Unfinished) -> str:
+        """What a kill left of work on a journal. One that was replaced because it was damaged is told as such."""
+        if state is Unfinished.REPLACED_JOURNAL:
+            (journal,) = [each for each in self.journals if each.path == path]
+            recovery = JournalRecovery()
+            end = self.walk(journal, recovery)
+            if damage_of(journal, recovery, end, self.closing):
+                state = Unfinished.REPAIRED_JOURNAL
+        return state.notice(path)
 
     def _quarantined(self, journal: Journal) -> str:
         """A reminder of a damaged journal that is kept as it was: its loss was told when it was built anew."""
@@ -469,15 +473,6 @@ class RecoveredStore(NamedTuple):
     transactions: list[RecoveredTransaction]
     prepared_list: RecoveredQueue | None
     orphans: list[RecoveredQueue]
-
-
-def torn_tail(journal: Journal, end: JournalEnd) -> str:
-    """The notice for a journal whose last record or flush was cut short by a crash."""
-    file, offset = journal.stream.locate(min(end.place, journal.stream.size - 1))
-    record = f" of record 0x{end.rid:x}" if end.rid is not None else ""
-    if journal.is_single_file and end.rid is not None:
-        return f"{file.path}: the record 0x{end.rid:x} at 0x{offset:x} is not whole in this file; it is left out"
-    return f"{file.path}: torn tail{record} at 0x{offset:x}: {end.what}; recovery cuts it off"
 
 
 def open_store(disk: Disk, path: str, find_holder: Callable[[StoreLayout], int | None] = _nobody) -> OfflineStore:

@@ -54,7 +54,7 @@ from store.queue_journal import TPL_NAME, QueueJournal
 from store.rebuild import rebuild
 from store.store_directory import StoreDirectory
 from store.taking_up import journal_info, take_up
-from store.unfinished import NEW_LIST, Unfinished
+from store.unfinished import MAKING, NEW_LIST, Unfinished
 
 Log = Callable[[LogLine], None]
 
@@ -369,16 +369,22 @@ class Start:
         return journal
 
     def _make_journal(self, path: str, info: JournalInfo) -> None:
-        """Make an empty journal where there is none. What is there, if anything, is no journal."""
-        parent = posixpath.dirname(path)
+        """Make an empty journal where there is none. What is there, if anything, is no journal.
+
+        It gets its name when it is whole: the next start would take a part of one for a journal that is damaged.
+        """
+        parent, making = posixpath.dirname(path), path + MAKING
         self._have_directory(parent)
-        if self._disk.is_directory(path):
-            self._directory.set_aside(path, "quarantine")
-        create_journal(self._disk, path, info)
+        if self._disk.is_directory(making):
+            remove_journal(self._disk, making)
+        create_journal(self._disk, making, info)
         try:
+            if self._disk.is_directory(path):
+                self._directory.set_aside(path, "quarantine")
+            self._disk.rename(making, path)
             self._disk.sync_directory(parent)
-        except OSError:
-            self._remove_made(path)  # or the next start would find it, and never say what is missing
+        except OSError:  # the next start would find what has its name already, and never say what is missing
+            self._remove_made(making if self._disk.is_directory(making) else path)
             raise
 
     def _remove_made(self, path: str) -> None:

@@ -8,11 +8,18 @@
     DISCARDED_STORE   `rhm.discarded`                              a store that was truncated: the rest is removed
     NEW_LIST          `tpl.new`, and no `tpl`                      the prepared list, whole: it gets its name
     UNUSED_LIST       `tpl.new` beside `tpl`                       means nothing
+    BEGUN_LIST        `tpl.making`                                 an empty list that was being made in place of one
+                                                                   that is lost: it is made anew
+    NEW_CATALOGUE     `catalogue.new`, and no `catalogue`          the catalogue, built anew: it gets its name
+    UNUSED_CATALOGUE  `catalogue.new` beside `catalogue`           a catalogue that was being built anew: it is removed
+                                                                   when that is done again
     UNMADE_JOURNAL    no queue's journal, and never written to     a queue that was being made: it is removed
     MARKED_JOURNAL    no queue's journal, and marked as deleted    a queue that was being deleted, or a resize that did
                                                                    not come to its switch: it is removed
     REPLACED_JOURNAL  no queue's journal, and the queue has one    a resize or a rebuild, behind its switch: all that
                       with a higher incarnation                    is in it is in the other. It is kept aside
+    REPAIRED_JOURNAL  the same, and it is damaged                  a rebuild, behind its switch: all that can be read in
+                                                                   it is in the other. It goes to the quarantine
     WITHDRAWN_JOURNAL a queue's journal, marked as deleted,        a queue that was refused, since the catalogue could
                       and without its info file                    not be written, and is in it all the same: it gets an
                                                                    empty journal
@@ -42,6 +49,9 @@ STORE: Final = "STORE"
 NEW, DISCARDED, CONVERTED = "rhm.new", "rhm.discarded", "rhm.version-1"
 LIST: Final = "tpl"
 NEW_LIST: Final = "tpl.new"
+MAKING: Final = ".making"  # behind the name of a journal's directory: an empty one that takes the place of a lost one
+CATALOGUE: Final = "catalogue"
+NEW_CATALOGUE: Final = "catalogue.new"
 KEPT: Final = "resized"  # where journals are kept that were replaced
 RECOVERING, RECOVERED = "RECOVERING", "RECOVERED"  # marks that qstore-recover puts beside the store that it builds
 _NOT_WHOLE: Final = "a store that qstore-recover was building, which is not whole"
@@ -59,6 +69,12 @@ class Unfinished(Enum):
     DISCARDED_STORE = "what is left of a store that was truncated, which the next start removes"
     NEW_LIST = "the transaction prepared list, whole, which has not got its name yet; the next start gives it that"
     UNUSED_LIST = "a transaction prepared list that did not take the other's place; the next qstore-resize removes it"
+    BEGUN_LIST = "a transaction prepared list that was being made in place of a lost one; the next start makes it anew"
+    NEW_CATALOGUE = (
+        "the catalogue, built anew in place of a damaged or lost one, which has not got its name yet; the next start "
+        "gives it that"
+    )
+    UNUSED_CATALOGUE = "a catalogue that was being built anew in place of a damaged one; the next start does it again"
     UNMADE_JOURNAL = (
         "a journal which the catalogue does not know, left of a queue that was being made; the next start removes it"
     )
@@ -69,6 +85,10 @@ class Unfinished(Enum):
     REPLACED_JOURNAL = (
         "a journal that was replaced by another one, of another size or repaired, which has all that was in it; "
         "the next start keeps it aside"
+    )
+    REPAIRED_JOURNAL = (
+        "a damaged journal in whose place another one was built, of all that can be read in it; the next start keeps "
+        "it in quarantine; qstore-recover of this directory shows what was lost"
     )
     WITHDRAWN_JOURNAL = (
         "the journal of a queue that was refused because the catalogue could not be written, and is there all the "
@@ -134,6 +154,18 @@ def unfinished_list(disk: Disk, root: str) -> Unfinished | None:
     if not disk.is_directory(posixpath.join(root, NEW_LIST)):
         return None
     return Unfinished.UNUSED_LIST if disk.is_directory(posixpath.join(root, LIST)) else Unfinished.NEW_LIST
+
+
+def unfinished_parts(disk: Disk, root: str) -> dict[str, Unfinished]:
+    """What a start that repairs has left in the store in `root`, by path. Raises OSError."""
+    found = {}
+    new, making = posixpath.join(root, NEW_CATALOGUE), posixpath.join(root, LIST + MAKING)
+    if disk.is_directory(new):
+        is_beside = disk.is_directory(posixpath.join(root, CATALOGUE))
+        found[new] = Unfinished.UNUSED_CATALOGUE if is_beside else Unfinished.NEW_CATALOGUE
+    if disk.is_directory(making):
+        found[making] = Unfinished.BEGUN_LIST
+    return found
 
 
 def unfinished_journals(journals: Collection[Journal], used: Collection[str] | None) -> dict[str, Unfinished]:
