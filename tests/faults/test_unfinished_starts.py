@@ -245,3 +245,32 @@ def test_a_start_that_repairs(original: Path, tmp_path: Path, damage: Damaging) 
         assert again.content == expected.content, state
         assert again.kept == expected.kept, state
         assert again.told == expected.told, state
+
+
+@pytest.mark.parametrize("removed", [0, 2, 4], ids=["no file gone", "some files gone", "all files gone"])
+def test_a_journal_that_was_withdrawn(original: Path, tmp_path: Path, removed: int) -> None:
+    """It was empty and its queue refused: nothing is ever lost with it, whenever the start that makes it anew dies."""
+    path = tmp_path / "store"
+    shutil.copytree(original, path)
+    opened = OpenedStore(tool_environment(), path)
+    opened.recovered()
+    directory = Path(opened.make_queue("refused").directory)
+    opened.store._opened.close()
+    (directory / "deleted").touch()
+    (directory / "JournalData.jinf").unlink()
+    for file in sorted(directory.glob("*.jdat"))[:removed]:
+        file.unlink()
+    before = content(path)
+    assert told(path)[:2] == (0, [])
+    lines: list[LogLine] = []
+    disk = CopyingDisk(path, tmp_path / "states")
+    MessageStore(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
+    assert critical(lines, path) == set()
+    assert len(disk.states) > 2
+    for state in disk.states:
+        assert told(state)[:2] == (0, []), state
+        assert content(state) == before, state
+        again = started(state)
+        assert again.critical == set(), state
+        assert again.content == before, state
+        assert "quarantine" not in again.kept, state
