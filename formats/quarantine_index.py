@@ -75,6 +75,11 @@ class Injection(NamedTuple):
     messages: int
     first_rid: int | None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known that they came there: the injection was not cut short."""
+        return self.first_rid is not None
+
 
 class QuarantineEntry(NamedTuple):
     """One line of the index; the attributes are its keys."""

@@ -95,7 +95,7 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
     """Returns how much is wrong."""
     console = plain_console()
     output, tables = JsonLines(sys.stdout.buffer), EntryTables(console)
-    entries = size = injected = 0
+    entries = size = injected = unknown = 0
     damage: list[str] = []
     unlisted = set(quarantine.raw_names())
     path = quarantine.path(INDEX)
@@ -107,7 +107,10 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
             continue
         unlisted.discard(raw_name(entry.number))
         problem = None if entry.raw is None else quarantine.size_problem(entry)
-        entries, size, injected = entries + 1, size + entry.size, injected + (entry.injected is not None)
+        entries, size = entries + 1, size + entry.size
+        if entry.injected is not None:
+            unknown += not entry.injected.is_known
+            injected += entry.injected.is_known
         if problem is not None:
             damage.append(problem)
         if as_json:
@@ -120,7 +123,7 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
         if as_json:
             output.show({"kind": "damage", "file": quarantine.path(name), "line": None, "what": what})
     if as_json:
-        summary = {"entries": entries, "bytes": size, "injected": injected, "damage": len(damage)}
+        summary = {"entries": entries, "bytes": size, "injected": injected, "unknown": unknown, "damage": len(damage)}
         output.show({"kind": "summary", **summary})
         output.flush()
         return len(damage)
@@ -129,6 +132,11 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
         console.print(f"damage: {printable(text)}", style="bold red", soft_wrap=True, markup=False, highlight=False)
     count = plural(entries, "entry", "entries")
     console.print(f"{count}, {size:,} bytes, {injected:,} injected", soft_wrap=True, highlight=False)
+    if unknown:
+        text = (
+            f"{plural(unknown, 'entry', 'entries')} marked ?: an injection was cut short, and may have been made or not"
+        )
+        console.print(f"{text}: see qstore-dump of the store", style="bold red", soft_wrap=True, highlight=False)
     return len(damage)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from store.writable_disk import OsLock, OsWritableDisk
 
-_MARKS: Final = ("STORE", "CONVERTED", "RECOVERING", "RECOVERED", "rhm.lock", "deleted", "topology", "index.jsonl")
+_MARKS: Final = ("STORE", "CONVERTED", "RECOVERING", "RECOVERED", "rhm.lock", "deleted", "topology")
 _SUFFIXES: Final = (".jinf", ".db", ".raw")
 
 
@@ -44,10 +44,12 @@ class CopyingDisk(OsWritableDisk):
         self._note(self.states[-1])
 
     def _told(self, path: Path) -> str:
-        """What makes a state another one: directories, marks, and how much RocksDB's log has; not a journal's files."""
+        """What makes a state another one: directories, marks, sizes of an index and of RocksDB's log; no data files."""
         name = str(path.relative_to(self._watched))
         if "/catalogue" in name and not path.is_dir():
             return f"{name} {path.stat().st_size}" if path.suffix == ".log" else ""
+        if path.name.startswith("index.jsonl"):
+            return f"{name} {path.stat().st_size}"
         return name if path.is_dir() or path.name in _MARKS or path.suffix in _SUFFIXES else ""
 
     def rename(self, source: str, target: str) -> None:

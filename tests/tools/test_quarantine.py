@@ -98,7 +98,7 @@ def test_the_list_as_json(tmp_path: Path) -> None:
         "entry", 1, SALT, None, None,
     )  # fmt: skip
     assert (second["queue"], second["rid"], second["raw"]) == ("q\\xff", None, "000002.raw")
-    assert summary == {"kind": "summary", "entries": 2, "bytes": 256, "injected": 0, "damage": 0}
+    assert summary == {"kind": "summary", "entries": 2, "bytes": 256, "injected": 0, "unknown": 0, "damage": 0}
 
 
 def test_what_is_wrong_with_the_quarantine_is_listed(tmp_path: Path) -> None:

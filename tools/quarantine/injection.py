@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -31,6 +31,7 @@ from store.quarantine import Quarantine, QuarantineError, QuarantineMarks
 from store.queue_journal import QueueJournal
 from store.store_directory import Found, StoreDirectory
 from store.transactions import Enqueue
+from store.unfinished import Unfinished, unfinished_stores
 from tools.quarantine.evidence import MOST_BYTES, Evidence, RecordFinder, judge
 
 MOST_MESSAGES: Final = 10_000  # of one entry
@@ -139,12 +140,19 @@ def _store_directory(environment: Environment, path: str, version: str) -> str:
         path = posixpath.dirname(path.rstrip("/")) or "."
     directory = StoreDirectory(environment, path, version)
     try:
-        is_there = environment.disk.is_directory(path) and directory.look() is Found.VERSION_2
+        is_there = environment.disk.is_directory(path) and _is_there(environment, directory)
     except OSError as error:
         raise StoreError(f"{error.filename or path}: {error.strerror}") from error
     if not is_there:
         raise StoreError(f"{path}: there is no store of this kind; qstore-recover makes one of what is there")
     return path
+
+
+def _is_there(environment: Environment, directory: StoreDirectory) -> bool:
+    """Whether there is a store of version 2, or one that is whole and gets its name when it is opened."""
+    if directory.look() is Found.VERSION_2:
+        return True
+    return Unfinished.NEW_STORE in unfinished_stores(environment.disk, directory.path).values()
 
 
 def _delivered(store: MessageStore) -> dict[int, array[int]]:
@@ -190,8 +198,20 @@ class _Work:
             if each.entry.number in begun and each.is_known
         }
         if ended:
-            self._marks.mark(ended)
+            self._mark_ended(ended, [each.entry.number for each in results if each.rids])
         return results
+
+    def _mark_ended(self, ended: Mapping[int, Injection | None], injected: Sequence[int]) -> None:
+        """Mark entries a second time. If that fails, say which are in the store and stay marked as begun."""
+        try:
+            self._marks.mark(ended)
+        except QuarantineError as error:
+            if not injected:
+                raise
+            numbers = ", ".join(map(str, injected))
+            which = f"entries {numbers} are" if len(injected) > 1 else f"entry {numbers} are"
+            text = f"the messages of {which} in {self._store.directory.path}, and only their index does not say so"
+            raise QuarantineError(f"{error}; {text}: do not inject them again") from error
 
     def _queue(self, entry: QuarantineEntry) -> str:
         return entry.queue if self._wish.queue is None else self._wish.queue

@@ -20,7 +20,7 @@ def entry_object(entry: QuarantineEntry, problem: str | None) -> Object:
     return {
         "kind": "entry",
         **entry._asdict(),
-        "injected": None if injected is None else {**injected._asdict(), "is_known": injected.first_rid is not None},
+        "injected": None if injected is None else {**injected._asdict(), "is_known": injected.is_known},
         "problem": problem,
     }
 

@@ -72,7 +72,7 @@ class EntryTables:
 def _injected(injection: Injection | None) -> Text:
     if injection is None:
         return Text("-")
-    return Text("?", style="bold red") if injection.first_rid is None else Text("yes")
+    return Text("yes") if injection.is_known else Text("?", style="bold red")
 
 
 def show_entry(console: Console, entry: QuarantineEntry, problem: str | None) -> None:
