@@ -234,8 +234,12 @@ class _Work:
         lock = self._directory.lock()
         try:
             self._mark_begun(path)
+            self._disk.sync_directory(path)
             self._empty(path)
+            self._disk.sync_directory(path)
         except BaseException:
+            with contextlib.suppress(OSError):
+                self._remove_emptied(path)
             lock.release()
             raise
         return lock
@@ -254,25 +258,30 @@ class _Work:
                 text = "there is a store that is in use by now, or that another version of this software was building"
                 raise StoreError(f"{path}: {text}; move it elsewhere, or remove it if nobody uses it")
             disk.create(mark, 0).close()
-        disk.sync_directory(path)
 
     def _empty(self, path: str) -> None:
         """Remove what a recovery left."""
         for name in self._names(path):
             if name not in (LOCK, RECOVERING):
                 remove_tree(self._disk, posixpath.join(path, name))
-        self._disk.sync_directory(path)
 
     def _remove(self, path: str) -> None:
-        """Remove all that was made; the mark last. Raises OSError."""
-        disk = self._disk
-        if not disk.is_directory(path):
+        """Remove all that was made; the mark last, even on a disk that syncs nothing any more. Raises OSError."""
+        if not self._disk.is_directory(path):
             return  # it has its name
-        self._mark_begun(path)
-        self._empty(path)
-        for name in sorted(self._names(path)):  # the mark, and then the lock
-            disk.remove(posixpath.join(path, name))
-        disk.remove_directory(path)
+        for step in (self._mark_begun, self._empty):
+            step(path)
+            with contextlib.suppress(OSError):
+                self._disk.sync_directory(path)
+        self._remove_emptied(path)
+
+    def _remove_emptied(self, path: str) -> None:
+        """Remove the mark, the lock and the directory, if there is nothing else in it. Raises OSError."""
+        names = self._names(path)
+        if names and _STARTED.isdisjoint(names):
+            for name in sorted(names):  # the mark, and then the lock
+                self._disk.remove(posixpath.join(path, name))
+            self._disk.remove_directory(path)
 
     def _build_version_2(self) -> None:
         environment, directory = self._environment, self._directory
