@@ -19,7 +19,7 @@ import store.log_lines as log_lines
 from formats.rhm.geometry import BLOCK_SIZE
 from store.flusher import Flusher
 from store.journal.gathering import FIXED
-from store.journal.step import JournalBusyError, JournalFullError
+from store.journal.step import JournalBusyError, JournalFullError, ThresholdError
 from store.log_lines import LogLine
 from store.queue_journal import QueueJournal
 from store.rids import RecordIds
@@ -171,7 +171,7 @@ class Appender:
         if journal.refused_at == taken:
             return
         journal.refused_at = taken
-        is_full = str(error).startswith("Journal full")
+        is_full = not isinstance(error, ThresholdError)
         self._log(log_lines.journal_full(journal.name) if is_full else log_lines.threshold_exceeded(journal.name))
 
     def _hold_back(self, journal: QueueJournal) -> None:

@@ -13,7 +13,7 @@ from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from store.journal.gathering import record_blocks
 from store.journal.relocating import Relocating
 from store.journal.space import MAX_BLOCKS
-from store.journal.step import JournalBusyError, JournalFailedError, JournalFullError, over_threshold
+from store.journal.step import JournalBusyError, JournalFailedError, JournalFullError, ThresholdError, over_threshold
 
 
 class Admission(Relocating):
@@ -58,12 +58,12 @@ class Admission(Relocating):
         if self.failure is not None:
             raise JournalFailedError(str(self.failure))
         if largest > MAX_BLOCKS:
-            raise JournalFullError(f"{self.identity.title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
+            raise ThresholdError(f"{self.identity.title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
         if blocks + count + outcome > self._room:
             raise self._over_threshold()
         self._admit_kept(blocks, count, outcome, largest, escorts)
 
-    def _over_threshold(self) -> JournalFullError:
+    def _over_threshold(self) -> ThresholdError:
         return over_threshold(self.identity.title, self._files, self._file * BLOCK_SIZE // PAGE_SIZE)
 
     def _admit_kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:

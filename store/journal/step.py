@@ -60,7 +60,11 @@ class JournalFullError(JournalError):
     """There is no room for the record, and none will be until messages are dequeued."""
 
 
-def over_threshold(title: str, files: int, pages: int) -> JournalFullError:
+class ThresholdError(JournalFullError):
+    """An enqueue is more than the journal takes, by its threshold or by the limit on one record; dequeues go on."""
+
+
+def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
     """The error of an enqueue that would take a ring above its threshold: first qpidd's sentence, then what to do.
 
     Args:
@@ -69,7 +73,7 @@ def over_threshold(title: str, files: int, pages: int) -> JournalFullError:
         pages: of 64 KiB, in each file; 0 for less than one.
     """
     larger = f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"
-    return JournalFullError(
+    return ThresholdError(
         f"Enqueue capacity threshold exceeded on {title}. Consume messages; or stop the broker and enlarge the "
         f"journal: qstore-resize DATA-DIR QUEUE {larger}; or declare queues with a larger qpid.file_count or "
         "qpid.file_size"
