@@ -122,7 +122,7 @@ def _run_daemon(plan: Plan) -> int:
     try:
         forked = daemon.fork(plan.values.seconds("wait"))
     except daemon.DaemonError as error:
-        _say(str(error) if str(error).startswith(_CANNOT_START) else _CANNOT_START + str(error))
+        _say(_CANNOT_START + str(error))
         return 1
     if isinstance(forked, daemon.Child):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -158,7 +158,7 @@ def _run_broker(plan: Plan, child: daemon.Child | None) -> int:
             is_clean = Life(settings, module, distribution_version(), pid_directory, report.ready, log.reopen).run()
         except StartError as error:
             _LOG.critical("%s%s", _CANNOT_START, error)
-            report.failed(_CANNOT_START + str(error))
+            report.failed(str(error), title=_CANNOT_START)
             return 1
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
@@ -214,13 +214,19 @@ class _Report:
         elif self._is_port_chosen:
             _tell(str(port))  # the log tells it, too
 
-    def failed(self, text: str, *, is_logged: bool = True) -> None:
-        """It does not, or no longer. If the log has said so, and goes to standard error, that is enough."""
+    def failed(self, text: str, *, title: str = "", is_logged: bool = True) -> None:
+        """It does not, or no longer. If the log has said so, and goes to standard error, that is enough.
+
+        Args:
+            text: why.
+            title: what goes before it; a daemon's parent has its own.
+            is_logged: whether the log has said so.
+        """
         if self._child is not None:
             if not self._is_told:
                 self._child.failed(printable(text))
         elif not (is_logged and self._logs_to_stderr):
-            _say(text)
+            _say(title + text)
         self._is_told = True
 
 
