@@ -13,14 +13,16 @@ class FormatError(ValueError):
     Attributes:
         what: one line that says what was wrong.
         offset: where, in bytes from the start of the buffer that was handed in.
+        fails_checksum: whether it is a checksum that does not match.
     """
 
     format_name = "format"
 
-    def __init__(self, what: str, offset: int = 0) -> None:
+    def __init__(self, what: str, offset: int = 0, *, fails_checksum: bool = False) -> None:
         super().__init__(what, offset)
         self.what = what
         self.offset = offset
+        self.fails_checksum = fails_checksum
 
     def __str__(self) -> str:
         return f"{self.format_name}: {self.what} (at offset {self.offset})"

@@ -56,10 +56,21 @@ _Numbered = TypeVar("_Numbered", QueueEntry, ExchangeEntry, BindingEntry, Genera
 
 
 class CatalogueDamage(NamedTuple):
-    """One thing that is wrong: the key in hexadecimal, empty where it is not one key's, and a line that says what."""
+    """One thing that is wrong.
+
+    Attributes:
+        key: in hexadecimal; empty where it is not one key's.
+        what: one line that says what.
+        file: path of the database's file that it is in, where that can be told.
+    """
 
     key: str
     what: str
+    file: str | None = None
+
+    def __str__(self) -> str:
+        """What, with the key where there is one."""
+        return f"{self.what} (key {self.key})" if self.key else self.what
 
 
 class Catalogue:
@@ -74,7 +85,7 @@ class Catalogue:
     def __init__(self, key_value: KeyValue) -> None:
         """Sit on `key_value`, which the caller closes. Nothing is read yet."""
         self._key_value = key_value
-        self._damage = dict.fromkeys(CatalogueDamage("", what) for what in key_value.damage)
+        self._damage = dict.fromkeys(CatalogueDamage("", *found) for found in key_value.damage)
         self._taken: dict[Kind, int] = {}
 
     @classmethod

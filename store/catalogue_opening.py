@@ -29,7 +29,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from store.catalogue import Catalogue
+from store.catalogue import Catalogue, CatalogueDamage
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
 from store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
@@ -121,7 +121,7 @@ class CatalogueOpening:
             self._key_value = self._environment.open_key_value(path, create=False)
         except CatalogueDamagedError as error:
             what = str(error) if self._disk.is_directory(path) else "there is no catalogue"
-            return CatalogueView(0, {}, (what.removeprefix(f"{path}: "),))
+            return CatalogueView(0, {}, (CatalogueDamage("", what.removeprefix(f"{path}: "), error.file),))
         view = view_catalogue(self._key_value)
         meta = None if view.damage else Catalogue(self._key_value).meta()
         if meta is not None and meta.store_id != self._store_id:
@@ -208,7 +208,7 @@ class CatalogueOpening:
         finally:
             built.close()
         if view.damage or view.entries != entries:
-            what = view.damage[0] if view.damage else "it has other entries than were written"
+            what = str(view.damage[0]) if view.damage else "it has other entries than were written"
             raise StoreError(f"{path}: the catalogue that was built anew is not sound: {what}; the disk may be failing")
 
     def _set_aside(self, path: str) -> None:

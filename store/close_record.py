@@ -32,6 +32,8 @@ from formats.rhm.close_record import (
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.contradictions import contradictions
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk, read_whole
 from store.ends import missing_seal
 from store.journal.journal import Journal
@@ -42,7 +44,6 @@ from store.queue_journal import QueueJournal
 from store.store_directory import StoreDirectory
 
 NAME: Final = "CLOSED"
-_NOT_COMPARED: Final = "what was lost of journals since the last clean close may not be seen"
 
 
 class Closing:
@@ -88,45 +89,37 @@ class Closing:
         if closed is None or (journal.info is not None and journal.info.incarnation > closed.incarnation):
             return
         if journal.info is not None and journal.info.incarnation < closed.incarnation:
-            what = f"journal of incarnation {journal.info.incarnation}, where there was one of {closed.incarnation}"
-            yield Damage(journal.path, None, None, what, "what was written to the later one is lost")
+            told, incarnation = journal.info.incarnation, closed.incarnation
+            yield Damage(journal.path, None, None, DamageKind.OLD_INCARNATION, told=told, incarnation=incarnation)
             return
         flush = 0 if end is None else end.flush
         if flush < closed.flush or (self.is_clean and flush > closed.flush):
             yield _other_flush(journal.path, closed, flush)
         elif self.is_clean and messages is not None and messages != closed.messages:
-            what = f"journal held {_count(closed.messages)} when the store was closed, and holds {messages} now"
-            lost = closed.messages - messages
-            consequence = f"{_count(lost)} lost" if lost > 0 else "messages that were consumed may come back"
-            yield Damage(journal.path, None, None, what, consequence)
+            held, lost = closed.messages, closed.messages - messages
+            effect = Effect.MESSAGES_COUNTED_LOST if lost > 0 else Effect.CONSUMED_MAY_COME_BACK
+            kind = DamageKind.OTHER_MESSAGE_COUNT
+            yield Damage(journal.path, None, None, kind, effect, messages=held, now=messages, lost=lost)
 
     def lost_queues(self, catalogue: str, queue_ids: Collection[int]) -> Iterator[Damage]:
         """Damage, if the catalogue at that path does not have a queue any more: those with these ids are all it has."""
         for each in self.journals.values() if self.is_clean else ():
             if each.queue_id and each.queue_id not in queue_ids:
-                what = (
-                    f"queue {each.queue_id}, with {_count(each.messages)} in journal {each.journal_id} when the store"
-                )
-                consequence = "the catalogue has lost it, and its bindings with it"
-                yield Damage(catalogue, None, None, f"{what} was closed, is not there", consequence)
+                queue, journal, messages = each.queue_id, each.journal_id, each.messages
+                kind = DamageKind.QUEUE_GONE
+                yield Damage(catalogue, None, None, kind, queue=queue, journal=journal, messages=messages)
 
 
 def _other_flush(path: str, closed: ClosedJournal, flush: int) -> Damage:
     """A journal ends with another flush than at the close."""
-    then = f"ended with flush {closed.flush} and held {_count(closed.messages)}" if closed.flush else "was empty"
-    now = f"ends with flush {flush}" if flush else "has no record now that could be read"
-    what = f"journal {then} when the store was last closed cleanly, and {now}"
-    if flush > closed.flush:
-        consequence = "one of the two is of another time: messages may be missing, or come back"
-    elif flush:
-        consequence = "what was written after that flush is lost; messages that were consumed since may come back"
-    else:
-        consequence = "what it held is lost" if closed.messages else "none: it held no message"
-    return Damage(path, None, None, what, consequence)
-
-
-def _count(messages: int) -> str:
-    return "1 message" if messages == 1 else f"{messages} messages"
+    if not closed.flush:
+        return Damage(path, None, None, DamageKind.NO_LONGER_EMPTY, now=flush)
+    then, held = closed.flush, closed.messages
+    if not flush:
+        effect = Effect.HELD_LOST if held else Effect.HELD_NO_MESSAGE
+        return Damage(path, None, None, DamageKind.NO_RECORD_LEFT, effect, then=then, messages=held)
+    effect = Effect.OF_ANOTHER_TIME if flush > then else Effect.WRITTEN_SINCE_LOST
+    return Damage(path, None, None, DamageKind.OTHER_FLUSH, effect, then=then, messages=held, now=flush)
 
 
 def damage_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, closing: Closing) -> list[Damage]:
@@ -167,17 +160,18 @@ def read_closing(disk: Disk, root: str, mark: store_file.StoreFile) -> tuple[Clo
     if not disk.is_file(path):
         if not mark.close_record:
             return nothing, []
-        what = "there is no such file, which tells what each journal held when the store was closed"
-        return nothing, [Damage(path, None, None, what, _NOT_COMPARED)]
+        return nothing, [Damage(path, None, None, DamageKind.CLOSE_RECORD_MISSING)]
     try:
         closed = decode_close_record(read_whole(disk, path, MAX_SIZE + 1))
     except CloseRecordError as error:
-        return nothing, [Damage(path, error.offset, None, error.what, _NOT_COMPARED)]
+        kind = DamageKind.CLOSE_RECORD_CHECKSUM if error.fails_checksum else DamageKind.CLOSE_RECORD_BROKEN
+        return nothing, [Damage(path, error.offset, None, kind, problem=error.what)]
     except OSError as error:
-        return nothing, [Damage(path, None, None, f"cannot be read: {error.strerror or error}", _NOT_COMPARED)]
+        reason = error.strerror or str(error)
+        return nothing, [Damage(path, None, None, DamageKind.CLOSE_RECORD_UNREADABLE, reason=reason)]
     if closed.store_id != mark.store_id:
-        what = f"it is that of store {closed.store_id}, and this is store {mark.store_id}"
-        return nothing, [Damage(path, 16, None, what, _NOT_COMPARED)]
+        told, own = str(closed.store_id), str(mark.store_id)
+        return nothing, [Damage(path, 16, None, DamageKind.CLOSE_RECORD_OF_OTHER_STORE, told=told, store=own)]
     return Closing(is_clean=mark.clean_close, journals=closed.journals), []
 
 

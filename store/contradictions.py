@@ -17,6 +17,7 @@ from typing import Final
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.journal.directory import data_path
 from store.journal.enqueue_map import Entry
 from store.journal.format import JournalFormat
@@ -49,12 +50,10 @@ def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd 
 def _duplicates(journal: Journal, duplicates: Sequence[Entry], count: int) -> Iterator[Damage]:
     for duplicate in duplicates:
         file, offset = journal.stream.locate(duplicate.place)
-        what = "record id is enqueued already"
-        yield Damage(file.path, offset, duplicate.rid, what, "the first of the two is kept")
+        yield Damage(file.path, offset, duplicate.rid, DamageKind.RID_TWICE)
     more = count - len(duplicates)
     if more:
-        what = f"{more} more records whose ids are enqueued already"
-        yield Damage(journal.path, None, None, what, "the first of each is kept")
+        yield Damage(journal.path, None, None, DamageKind.MORE_RIDS_TWICE, records=more)
 
 
 def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
@@ -82,10 +81,8 @@ def _lost_flushes(journal: Journal, end: JournalEnd | None) -> Iterator[Damage]:
     headers = [(file.path, file.header) for file in journal.files.files if isinstance(file, RingFile)]
     for path, header in headers:
         if header is not None and end.flush + 1 < header.first_flush < end.flush + _RESTART:
-            what = (
-                f"file was entered by flush {header.first_flush}, and the journal's records end with flush {end.flush}"
-            )
-            yield Damage(path, _FIRST_FLUSH_OFFSET, None, what, "the records of the flushes after that are lost")
+            kind, told, last = DamageKind.FLUSHES_LOST, header.first_flush, end.flush
+            yield Damage(path, _FIRST_FLUSH_OFFSET, None, kind, told=told, last=last)
             return
 
 
@@ -106,12 +103,10 @@ def _unfounded(
         if not is_contradiction or (record.place == last_place and not record.xid):
             continue
         told += 1
-        file, offset = journal.stream.locate(record.place)
-        yield Damage(file.path, offset, record.rid, *_described(record))
+        yield _contradiction(journal, record)
     more = recovery.unfounded_count - len(recovery.unfounded)
     if more and all_there and told:
-        what = f"{more} more records about messages or transactions that are not there"
-        yield Damage(journal.path, None, None, what, "they change nothing")
+        yield Damage(journal.path, None, None, DamageKind.MORE_UNFOUNDED, records=more)
 
 
 def _is_impossible(record: Unfounded) -> bool:
@@ -132,15 +127,14 @@ def _lost_beginning(journal: Journal, unfounded: Sequence[Unfounded]) -> Damage 
     if older < _SEVERAL:
         return None
     path = data_path(journal.path, journal.base_name, len(files.files))
-    what = f"file is all zeros, as if never written, though {older} messages were dequeued that are not in the journal"
-    return Damage(path, 0, None, what, "records that stood in it, and in those after it, are lost")
+    return Damage(path, 0, None, DamageKind.BEGINNING_LOST, messages=older)
 
 
-def _described(record: Unfounded) -> tuple[str, str]:
-    """What is wrong with a record, and what becomes of it."""
+def _contradiction(journal: Journal, record: Unfounded) -> Damage:
+    """The damage that a record is which is about something that is not there."""
+    file, offset = journal.stream.locate(record.place)
     if record.kind is Kind.DEQUEUE:
-        state = "was dequeued before" if record.again else "is not enqueued"
-        what = f"dequeue of record 0x{record.dequeued_rid:x}, which {state}"
-        return what, "it removes nothing; the message that was meant, if it is there, is delivered again"
-    what = f"{record.kind.label} of transaction {record.xid.hex()}, which is not open"
-    return what, "it changes nothing; the transaction that was meant, if it is there, stays open"
+        kind = DamageKind.DEQUEUED_TWICE if record.again else DamageKind.DEQUEUED_NOT_THERE
+        return Damage(file.path, offset, record.rid, kind, target=record.dequeued_rid)
+    name, xid = record.kind.label, record.xid.hex()
+    return Damage(file.path, offset, record.rid, DamageKind.TRANSACTION_NOT_OPEN, record=name, xid=xid)

@@ -43,6 +43,7 @@ from formats.catalogue import Kind
 from formats.wording import plural
 from store.catalogue import Catalogue
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
 from store.journal.recovery import Outcome
@@ -263,7 +264,8 @@ class _Conversion:
             if not self._is_legal(number, "queues.db"):
                 continue
             if queue.name in names:
-                self._found(self._damage("queues.db", f'queue {number} "{queue.name}" is there twice'))
+                path, kind = self._file("queues.db"), DamageKind.QUEUE_TWICE
+                self._found(Damage(path, None, None, kind, number=number, queue=queue.name))
                 continue
             names.add(queue.name)
             numbers.add(number)
@@ -305,7 +307,7 @@ class _Conversion:
     def _is_legal(self, number: int, file: str) -> bool:
         if number > 0:
             return True
-        self._found(self._damage(file, "a record with the id 0, which none can have"))
+        self._found(Damage(self._file(file), None, None, DamageKind.OBJECT_WITHOUT_ID))
         return False
 
     # ---- what is told ----
@@ -316,13 +318,12 @@ class _Conversion:
         for damage in source.damage:
             self._found(damage)
         if source.wiring is not None and not source.wiring.complete and not source.wiring.damage:
-            what = "the newest changes may be missing: Berkeley DB's recovery is needed for them (Debian's db5.3-util)"
-            self._found(Damage(self._directory.part("dat"), None, None, what, "what can be read is converted"))
+            self._found(Damage(self._directory.part("dat"), None, None, DamageKind.ENVIRONMENT_NOT_RECOVERED))
         for notice in source.notices[:_MOST_TOLD]:
             self._log(LogLine(Level.NOTICE, printable(notice)))
 
-    def _damage(self, file: str, what: str) -> Damage:
-        return Damage(posixpath.join(self._directory.part("dat"), file), None, None, what, "it is left out")
+    def _file(self, name: str) -> str:
+        return posixpath.join(self._directory.part("dat"), name)
 
     def _found(self, damage: Damage) -> None:
         """Note damage, or refuse the store because of it."""

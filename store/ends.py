@@ -14,10 +14,12 @@ from collections.abc import Iterator
 
 from formats.rhm.geometry import BLOCK_SIZE
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.journal.directory import data_path
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
-from store.journal.line import NO_LINK, Line
+from store.journal.line import Line
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
 
@@ -47,15 +49,13 @@ def missing_seal(journal: Journal, end: JournalEnd) -> Iterator[Damage]:
     """Damage, if a version-2 journal of a store that was closed cleanly, otherwise sound, does not end with a seal."""
     if journal.format is not JournalFormat.VERSION_2 or end.sealed:
         return
-    what = f"the store was closed cleanly, and the journal ends without a seal: {end.what}"
-    consequence = "records that stood there are lost"
     files = journal.files
     if end.place < journal.stream.size:
         file, offset = journal.stream.locate(end.place)
-        yield Damage(file.path, offset, end.rid, what, consequence)
+        yield Damage(file.path, offset, end.rid, DamageKind.SEAL_MISSING, problem=end.what)
     else:
         path = data_path(journal.path, journal.base_name, (files.files[-1].number + 1) % files.geometry.files)
-        yield Damage(path, files.geometry.header_size, None, what, consequence)
+        yield Damage(path, files.geometry.header_size, None, DamageKind.SEAL_MISSING, problem=end.what)
 
 
 def unlinked_head(journal: Journal, recovery: JournalRecovery) -> tuple[list[Damage], list[str]]:
@@ -76,6 +76,5 @@ def unlinked_head(journal: Journal, recovery: JournalRecovery) -> tuple[list[Dam
                 f"{file.path}: file {file.number}, which its journal had given back, was on its way to the pool"
             )
         else:
-            consequence = "it is read in its place, since messages in it or before it are outstanding"
-            damage.append(Damage(file.path, None, None, NO_LINK, consequence))
+            damage.append(Damage(file.path, None, None, DamageKind.FILE_WITHOUT_LINK, Effect.READ_SINCE_NEEDED))
     return damage, notices

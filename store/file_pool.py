@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 from formats.qls.file_header import FILE_HEADER_SIZE
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 
 PARTITION_NAME: Final = re.compile(r"p[0-9]{3}")
@@ -99,16 +101,16 @@ def _read_one(disk: Disk, directory: str, partition: int, file_size: int, pool: 
     for name, file in files("in_use"):
         first = pool.taken.setdefault(name, file)
         if first is not file:
-            what = f"a file of the same name is in partition {first.partition}"
-            pool.damage.append(Damage(file.path, None, None, what, "it is not read"))
+            kind, partition = DamageKind.POOL_FILE_TWICE, first.partition
+            pool.damage.append(Damage(file.path, None, None, kind, partition=partition))
 
 
 def _is_directory(disk: Disk, path: str, pool: FilePool) -> bool:
     try:
         return disk.is_directory(path)
     except OSError as error:
-        what = f"cannot be looked at: {error.strerror}"
-        pool.damage.append(Damage(path, None, None, what, "the journal files in it are not found"))
+        kind, effect = DamageKind.PATH_UNREADABLE, Effect.POOL_FILES_NOT_FOUND
+        pool.damage.append(Damage(path, None, None, kind, effect, reason=error.strerror))
         return False
 
 
@@ -116,6 +118,6 @@ def _names(disk: Disk, directory: str, pool: FilePool) -> list[str]:
     try:
         return disk.names(directory)
     except OSError as error:
-        what = f"cannot be looked into: {error.strerror}"
-        pool.damage.append(Damage(directory, None, None, what, "the journal files in it are not found"))
+        kind, effect = DamageKind.DIRECTORY_UNREADABLE, Effect.POOL_FILES_NOT_FOUND
+        pool.damage.append(Damage(directory, None, None, kind, effect, reason=error.strerror))
         return []

@@ -32,7 +32,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from rocksdict import (
     AccessType,
@@ -55,19 +55,34 @@ _LOGS_KEPT: Final = 2  # RocksDB's own logs, of which it begins one at every ope
 
 
 class CatalogueError(Exception):
-    """A catalogue that cannot be read or changed. The text is one line, with the path where there is one."""
+    """A catalogue that cannot be read or changed. The text is one line, with the path where there is one.
+
+    Attributes:
+        file: path of the database's file that it is about; None where it is about none, or nothing tells which.
+    """
+
+    def __init__(self, text: str, file: str | None = None) -> None:
+        super().__init__(text)
+        self.file = file
 
 
 class CatalogueDamagedError(CatalogueError):
     """There is no database, or its files are damaged: it could not be opened on any system, by anybody."""
 
 
+class MapDamage(NamedTuple):
+    """What was found damaged in a map, and read past: a line that says what, and the file, where one can be told."""
+
+    what: str
+    file: str | None = None
+
+
 class KeyValue(Protocol):
     """An ordered map from bytes to bytes. Every method raises CatalogueError when it cannot be done."""
 
     @property
-    def damage(self) -> tuple[str, ...]:
-        """What was found damaged, and read past, when the map was opened: one line each."""
+    def damage(self) -> tuple[MapDamage, ...]:
+        """What was found damaged, and read past, when the map was opened."""
 
     def get(self, key: bytes) -> bytes | None:
         """The value at `key`, None where there is none."""
@@ -91,7 +106,7 @@ class RocksKeyValue:
     __slots__ = ("_damage", "_database", "_directory", "_private", "_synced")
 
     def __init__(
-        self, database: Rdict, directory: Path, private: Path | None = None, damage: tuple[str, ...] = ()
+        self, database: Rdict, directory: Path, private: Path | None = None, damage: tuple[MapDamage, ...] = ()
     ) -> None:
         """Take over `database`, which is called `directory` in errors; `private` is removed at close."""
         self._database = database
@@ -115,7 +130,7 @@ class RocksKeyValue:
         try:
             # RocksDB would leave a log and a lock behind in a directory that it finds to be none of its own.
             if not create and not (directory / "CURRENT").is_file():
-                raise CatalogueDamagedError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+                raise _without_current(directory)
             if not create:
                 _check_files(directory)
             if create and not directory.exists():
@@ -131,7 +146,7 @@ class RocksKeyValue:
             raise kind(f"{directory}: RocksDB cannot open it: {_line(error)}") from error
 
     @property
-    def damage(self) -> tuple[str, ...]:
+    def damage(self) -> tuple[MapDamage, ...]:
         """What was found damaged, and read past, when the database was opened: one line each."""
         return self._damage
 
@@ -209,7 +224,13 @@ class RocksKeyValue:
         text = _line(error)
         if self._private is not None:
             text = text.replace(str(self._private), str(self._directory))
-        return CatalogueError(f"{self._directory}: RocksDB cannot {deed}: {text}")
+        file = _file_in(text, self._directory)
+        return CatalogueError(f"{self._directory}: RocksDB cannot {deed}: {text}", file)
+
+
+def _without_current(directory: Path) -> CatalogueDamagedError:
+    text = f"{directory}: not a RocksDB database: there is no file CURRENT"
+    return CatalogueDamagedError(text, str(directory / "CURRENT"))
 
 
 def open_copy(directory: Path) -> RocksKeyValue:
@@ -227,13 +248,14 @@ def open_copy(directory: Path) -> RocksKeyValue:
         raise CatalogueError(f"{directory}: no private copy can be made: {error}") from error
     try:
         damage = _copy(directory, private)
-        database = _open_read_only(private, damage)
+        database = _open_read_only(private, directory, damage)
     except BaseException as error:
         shutil.rmtree(private, ignore_errors=True)
         if isinstance(error, CatalogueError) or not isinstance(error, Exception):
             raise
         text = _line(error).replace(str(private), str(directory))
-        raise CatalogueDamagedError(f"{directory}: RocksDB cannot open it: {text}") from error
+        file = _file_in(text, directory)
+        raise CatalogueDamagedError(f"{directory}: RocksDB cannot open it: {text}", file) from error
     return RocksKeyValue(database, directory, private, tuple(damage))
 
 
@@ -247,7 +269,7 @@ def _check_files(directory: Path) -> None:
     """
     for path in directory.iterdir():
         if (_COPIED.fullmatch(path.name) or _LINKED.fullmatch(path.name)) and not path.is_file():
-            raise CatalogueDamagedError(f"{path}: not a regular file")
+            raise CatalogueDamagedError(f"{path}: not a regular file", str(path))
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise CatalogueError(f"{path}: not a regular file; RocksDB cannot open the catalogue with it: remove it")
 
@@ -267,14 +289,16 @@ def _is_sound(directory: Path) -> bool:
     return not copy.damage
 
 
-def _open_read_only(private: Path, damage: list[str]) -> Rdict:
-    """Open strictly, or else up to the damage in the write-ahead log, which goes to `damage`."""
+def _open_read_only(private: Path, directory: Path, damage: list[MapDamage]) -> Rdict:
+    """Open the copy of `directory`: strictly, or else up to the damage in the write-ahead log, told in `damage`."""
     read_only = AccessType.read_only(error_if_log_file_exist=False)
     try:
         return Rdict(str(private), _options(DBRecoveryMode.tolerate_corrupted_tail_records()), access_type=read_only)
     except Exception as error:
         lenient = Rdict(str(private), _options(DBRecoveryMode.point_in_time()), access_type=read_only)
-        damage.append(f"write-ahead log: {_line(error)}; changes from there on are missing")
+        line = _line(error)
+        what = f"write-ahead log: {line}; changes from there on are missing"
+        damage.append(MapDamage(what, _file_in(line, directory)))
         return lenient
 
 
@@ -286,6 +310,12 @@ def _options(wal_mode: DBRecoveryMode) -> Options:
     options.set_write_buffer_size(_WRITE_BUFFER)
     options.set_wal_recovery_mode(wal_mode)
     return options
+
+
+def _file_in(text: str, directory: Path) -> str | None:
+    """The file of the database in `directory` that a message of RocksDB's names: it tells it in no other way."""
+    found = _NAMED.search(text.replace(str(directory), ""))
+    return None if found is None else str(directory / found[0])
 
 
 def _line(error: Exception) -> str:
@@ -301,16 +331,17 @@ _PASSING: Final = frozenset(
 )
 _COPIED = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.log", re.ASCII)
 _LINKED = re.compile(r"\d+\.sst", re.ASCII)
+_NAMED = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
 
 
-def _copy(directory: Path, private: Path) -> list[str]:
+def _copy(directory: Path, private: Path) -> list[MapDamage]:
     """Fill `private` as the table says, and say what is wrong with the manifest."""
     damage = []
     try:
         source = directory.resolve(strict=True)
         names = sorted(entry.name for entry in source.iterdir())
         if "CURRENT" not in names:
-            raise CatalogueDamagedError(f"{directory}: not a RocksDB database: there is no file CURRENT")
+            raise _without_current(directory)
         for name in names:
             if _LINKED.fullmatch(name):
                 _check_regular(source / name, (source / name).stat())
@@ -320,7 +351,8 @@ def _copy(directory: Path, private: Path) -> list[str]:
         with (private / "CURRENT").open("rb") as file:
             current = file.read(64).decode("ascii", "replace").strip()
         if _COPIED.fullmatch(current) and current in names and not _ends_whole(private / current):
-            damage.append(f"{current}: ends in the middle of a record; tables written later may be missing")
+            what = f"{current}: ends in the middle of a record; tables written later may be missing"
+            damage.append(MapDamage(what, str(directory / current)))
     except OSError as error:
         kind = CatalogueError if error.errno in _PASSING else CatalogueDamagedError
         raise kind(f"{directory}: cannot be copied to read it: {error}{advice(error)}") from error

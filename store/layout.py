@@ -20,6 +20,7 @@ from typing import Final
 
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.errors import advice
 from store.file_pool import PARTITION_NAME, linear_file_names
@@ -297,9 +298,8 @@ def find_journals(disk: Disk, directory: str, layout: StoreLayout) -> None:
         try:
             names = disk.names(here)
         except OSError as error:
-            what = f"cannot be looked into: {error.strerror}"
-            consequence = f"the journals in it are not read{advice(error)}"
-            layout.damage.append(Damage(here, None, None, what, consequence))
+            kind, reason = DamageKind.DIRECTORY_UNREADABLE, error.strerror
+            layout.damage.append(Damage(here, None, None, kind, reason=reason, advice=advice(error)))
             continue
         linear = layout.kind is StoreKind.LINEAR
         holds_journal = _holds_journal(disk, here, names) or (linear and bool(parts) and not names)
@@ -323,8 +323,8 @@ def _can_be_entered(disk: Disk, path: str, layout: StoreLayout) -> bool:
     try:
         return disk.is_directory(path)
     except OSError as error:
-        what = f"cannot be looked at: {error.strerror}"
-        layout.damage.append(Damage(path, None, None, what, f"the journal in it is not read{advice(error)}"))
+        kind, reason = DamageKind.PATH_UNREADABLE, error.strerror
+        layout.damage.append(Damage(path, None, None, kind, reason=reason, advice=advice(error)))
         return False
 
 

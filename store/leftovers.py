@@ -30,6 +30,8 @@ from formats.broker_records.wiring import Queue, decode_queue, encode_queue
 from formats.catalogue import QueueEntry
 from formats.rhm.geometry import FILE_HEADER_SIZE
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
 from store.journal.identity import identity
@@ -39,11 +41,6 @@ from store.journal.recovery import JournalRecovery
 from store.topology_salvage import MOST_ID
 from store.unfinished import KEPT
 from store.wiring import LOST_AND_FOUND
-
-_REBUILT = (
-    "the queue is made again from its journal; its bindings, and an exchange that was lost with it, cannot be told and "
-    "have to be declared again"
-)
 
 
 class WalkedJournal(Protocol):
@@ -80,15 +77,11 @@ class Aside(NamedTuple):
     """A directory that is kept aside.
 
     Attributes:
-        path: where it is.
-        what: what it is.
-        is_loss: whether it may hold messages that nothing else has.
+        damage: what it is, and whether it may hold messages that nothing else has.
         parent: the directory, beside those of the journals, in which it is kept.
     """
 
-    path: str
-    what: str
-    is_loss: bool
+    damage: Damage
     parent: str = "orphans"
 
 
@@ -174,9 +167,9 @@ class _Search:
         if not names or (journal_base_names(names) and is_flat and self._is_blank(path, names)):
             self._found.removed.append(path)
         elif journal_base_names(names):
-            self._found.aside.append(Aside(path, "a journal of no known queue, which cannot be read", is_loss=True))
+            self._found.aside.append(Aside(Damage(path, None, None, DamageKind.UNKNOWN_JOURNAL_UNREADABLE)))
         else:
-            self._found.aside.append(Aside(path, "a directory that is no queue's journal", is_loss=False))
+            self._found.aside.append(Aside(Damage(path, None, None, DamageKind.DIRECTORY_WITHOUT_JOURNAL)))
 
     def _is_blank(self, directory: str, names: list[str]) -> bool:
         """Whether a journal's files were only allocated."""
@@ -192,35 +185,38 @@ class _Search:
 
     def _with_content(self, path: str, name: str, walked: WalkedJournal) -> None:
         queue_id, incarnation = _identity(walked.journal)
-        held = _counted(len(walked.recovery.messages), "message")
-        if len(walked.recovery.transactions):
-            held += f" and {_counted(len(walked.recovery.transactions), 'open transaction')}"
+        messages, transactions = len(walked.recovery.messages), len(walked.recovery.transactions) or None
         if queue_id in self._names:
-            what = f'another journal of queue "{self._names[queue_id]}", with {held}, which is not in use'
             is_loss = incarnation == self._incarnations[queue_id]
+            effect = Effect.KEPT_IN_ORPHANS if is_loss else Effect.NOT_MISSED
+            queue, kind = self._names[queue_id], DamageKind.JOURNAL_NOT_IN_USE
+            damage = Damage(path, None, None, kind, effect, queue=queue, messages=messages, transactions=transactions)
             replaced = "quarantine" if walked.damage else KEPT
-            self._found.aside.append(Aside(path, what, is_loss, "orphans" if is_loss else replaced))
+            self._found.aside.append(Aside(damage, "orphans" if is_loss else replaced))
         elif name.isdecimal() and 0 < int(name) < MOST_ID and 0 < queue_id < MOST_ID:
-            self._lost(path, name, walked.journal, queue_id, incarnation, held)
+            self._lost(path, name, walked, queue_id, incarnation)
         else:
-            self._found.aside.append(Aside(path, f"a journal of no queue that can be told, with {held}", is_loss=True))
+            kind = DamageKind.UNKNOWN_JOURNAL
+            damage = Damage(path, None, None, kind, messages=messages, transactions=transactions)
+            self._found.aside.append(Aside(damage))
 
-    def _lost(self, path: str, name: str, journal: Journal, queue_id: int, incarnation: int, held: str) -> None:
-        queue, problem = _record(journal), None
+    def _lost(self, path: str, name: str, walked: WalkedJournal, queue_id: int, incarnation: int) -> None:
+        journal, recovery = walked.journal, walked.recovery
+        queue, renamed = _record(journal), None
         if queue is None:
-            problem = "its info file does not tell the queue"
-            queue = Queue("")
+            queue = Queue(self._free_name(name))
+            renamed = Damage(path, None, None, DamageKind.UNKNOWN_QUEUE_UNNAMED, renamed=queue.name)
         elif queue.name in self._taken:
-            problem = f'there is another queue "{queue.name}"'
-        what = f'the catalogue does not know queue "{journal.name}", whose journal holds {held}'
-        renamed = None
-        if problem is not None:
+            kind, taken = DamageKind.UNKNOWN_QUEUE_NAME_TAKEN, queue.name
             queue = replace(queue, name=self._free_name(name))
-            renamed = Damage(path, None, None, problem, f'its messages go to "{queue.name}"')
+            renamed = Damage(path, None, None, kind, queue=taken, renamed=queue.name)
+        messages, transactions = len(recovery.messages), len(recovery.transactions) or None
+        kind, title = DamageKind.UNKNOWN_QUEUE, journal.name
+        lost = Damage(path, None, None, kind, queue=title, messages=messages, transactions=transactions)
         self._taken.add(queue.name)
         self._names[queue_id], self._incarnations[queue_id] = queue.name, incarnation
         entry = QueueEntry(queue_id, int(name), incarnation, encode_queue(queue))
-        self._found.lost.append(LostQueue(entry, Damage(path, None, None, what, _REBUILT), renamed))
+        self._found.lost.append(LostQueue(entry, lost, renamed))
 
     def _free_name(self, name: str) -> str:
         wanted, count = LOST_AND_FOUND + name, 1
@@ -228,10 +224,6 @@ class _Search:
             count += 1
             wanted = f"{LOST_AND_FOUND}{name}-{count}"
         return wanted
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _identity(journal: Journal) -> tuple[int, int]:

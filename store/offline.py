@@ -19,6 +19,8 @@ from formats.broker_records.wiring import Queue, decode_queue
 from formats.wording import plural
 from store.close_record import damage_of
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.ends import torn_tail, unexplained_end, unlinked_head
 from store.in_use import in_use_notice
@@ -30,7 +32,7 @@ from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
 from store.journal.storage import is_withdrawn
 from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
-from store.opening import LOST_PREPARED_LIST, open_journals
+from store.opening import open_journals
 from store.prepared import PreparedTransaction, prepared_transactions
 from store.surroundings import read_surroundings
 from store.unfinished import Unfinished, unfinished_journals
@@ -97,9 +99,6 @@ class Decisions(NamedTuple):
 
 
 _NO_DECISIONS: Final = Decisions()
-_ORPHANED: Final = "they are left out; name the directory itself to see them"
-_KEPT_ASIDE: Final = f"{_ORPHANED}; qstore-recover --orphans recover makes a queue of them"
-_NOT_KNOWN: Final = f"{_KEPT_ASIDE}, as the next start does"
 
 
 class _OpenTransactions:
@@ -258,15 +257,12 @@ class OfflineStore:
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2, StoreKind.LOOSE)
         if self._has_no_prepared_list() and whole and (commits or self._should_have_prepared_list(transactions)):
-            what = "there is no transaction prepared list, though journals hold transactions"
-            self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
+            self.damage.append(Damage(self.layout.path, None, None, DamageKind.PREPARED_LIST_MISSED))
         elif commits and self._is_blank_legacy_list(prepared_list):
-            what = "the transaction prepared list was never written to, though journals hold transactions"
             path = self.layout.path if self.prepared_list is None else self.prepared_list.path
-            self.damage.append(Damage(path, None, None, what, LOST_PREPARED_LIST))
+            self.damage.append(Damage(path, None, None, DamageKind.PREPARED_LIST_BLANK))
         elif self._misses_prepared_list:
-            what = "there is no transaction prepared list, and there was one when the store was last closed cleanly"
-            self.damage.append(Damage(self.layout.path, None, None, what, LOST_PREPARED_LIST))
+            self.damage.append(Damage(self.layout.path, None, None, DamageKind.PREPARED_LIST_GONE))
         elif self.prepared_list is None and transactions:
             self.notices.append(
                 f"{self.layout.path}: {plural(len(transactions), 'open transaction')} and no transaction prepared list "
@@ -321,19 +317,20 @@ class OfflineStore:
     def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:
         """An orphan that holds messages is a loss; an empty one is none, and neither is a journal that was replaced."""
         recovery, end = self._recover_journal(journal, open_now)
-        what = f'journal of queue "{journal.name}", which the catalogue does not know'
         count, queue = len(recovery.messages), self._replaced_by(journal)
         if queue is not None:
             text = f'another journal of queue "{queue}", with {plural(count, "message")}, which is not in use'
             self.notices.append(f"{journal.path}: {text}; remove it when it is not needed any more")
             recovery = JournalRecovery()
         elif count:
-            own = _KEPT_ASIDE if journal in self.kept_aside else _NOT_KNOWN
-            consequence = own if self.layout.kind is StoreKind.VERSION_2 else _ORPHANED
-            damage = Damage(journal.path, None, None, f"{what}, holds {plural(count, 'message')}", consequence)
+            own = Effect.ORPHAN_KEPT_ASIDE if journal in self.kept_aside else Effect.ORPHAN_NOT_KNOWN
+            effect = own if self.layout.kind is StoreKind.VERSION_2 else Effect.ORPHAN_LEFT_OUT
+            kind, name = DamageKind.ORPHANED_JOURNAL, journal.name
+            damage = Damage(journal.path, None, None, kind, effect, queue=name, messages=count)
             self.orphaned.append(damage)
             self.damage.append(damage)
         else:
+            what = f'journal of queue "{journal.name}", which the catalogue does not know'
             self.notices.append(f"{journal.path}: {what}; it is empty and left out")
         return RecoveredQueue(journal.name, None, journal, recovery, end)
 
@@ -378,8 +375,8 @@ class OfflineStore:
         except OSError as error:
             if error.filename is None:
                 raise
-            what = f"cannot be read: {error.strerror}"
-            sink.damaged(Damage(str(error.filename), None, None, what, "the rest of the journal is lost"))
+            kind, reason = DamageKind.JOURNAL_BREAKS_OFF, error.strerror
+            sink.damaged(Damage(str(error.filename), None, None, kind, reason=reason))
             return None
 
     def is_two_phase(self, place: int) -> bool:
@@ -415,8 +412,7 @@ class OfflineStore:
             if journal.path.startswith(first.path + "/"):
                 self.notices.append(f"{journal.path}: an older copy of the journal above it, as resizing leaves it")
             elif first is not journal:
-                what = f'a second journal of queue "{journal.name}"'
-                self.damage.append(Damage(journal.path, None, None, what, "it is not read"))
+                self.damage.append(Damage(journal.path, None, None, DamageKind.SECOND_JOURNAL, queue=journal.name))
         wiring = self.wiring
         if wiring is not None:
             for queue in wiring.queues.values():
@@ -426,8 +422,8 @@ class OfflineStore:
                 if own is None and self.layout.catalogue is not None and is_withdrawn(self._disk, path):
                     self.notices.append(Unfinished.WITHDRAWN_JOURNAL.notice(path))
                 elif own is None and not self._is_out_of_reach(key):
-                    what = f'queue "{queue.record.name}" has no journal'
-                    self.damage.append(Damage(self.layout.path, None, None, what, "its messages are lost"))
+                    kind, name = DamageKind.QUEUE_WITHOUT_JOURNAL, queue.record.name
+                    self.damage.append(Damage(self.layout.path, None, None, kind, queue=name))
                 yield queue.record.name, queue.record, own
         for journal in journals.values():
             if wiring is None or not wiring.complete or wiring.damage:
@@ -451,8 +447,8 @@ class OfflineStore:
         try:
             return decode_queue(journal.info.queue_record)
         except BrokerRecordError as error:
-            what = f"queue record in the info file: {error.what}"
-            self.damage.append(Damage(journal.path, None, None, what, "the queue's arguments are lost"))
+            kind = DamageKind.INFO_FILE_QUEUE_RECORD
+            self.damage.append(Damage(journal.path, None, None, kind, problem=error.what))
             return None
 
 

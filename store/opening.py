@@ -9,6 +9,8 @@ from typing import Final
 
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.file_pool import FilePool, PooledFile, linear_file_names, read_file_pool
 from store.journal.directory import INFO_SUFFIX, NotAJournalError, UnmadeJournalError, open_file, open_journal
@@ -20,12 +22,6 @@ from store.journal.storage import is_withdrawn
 from store.layout import JournalPlace, StoreKind, StoreLayout
 
 TPL_NAME: Final = "TplStore"
-
-_LOST_MESSAGES: Final = "its messages are lost"
-LOST_PREPARED_LIST: Final = (
-    "transactions that were prepared count as never prepared: what they enqueued is left out, "
-    "what they dequeued is kept"
-)
 
 
 @dataclass(slots=True)
@@ -76,14 +72,14 @@ class _Opening:
         if layout.kind is StoreKind.FILE:
             self._file(_open_single(self._disk, layout.path))
         if layout.prepared_list is not None and not self._disk.is_directory(layout.prepared_list):
-            what = "is no directory, and should be that of the transaction prepared list"
-            opened.damage.append(Damage(layout.prepared_list, None, None, what, LOST_PREPARED_LIST))
+            kind = DamageKind.PREPARED_LIST_NO_DIRECTORY
+            opened.damage.append(Damage(layout.prepared_list, None, None, kind))
         elif layout.prepared_list is not None:
-            opened.prepared_list = self._open(JournalPlace(layout.prepared_list, TPL_NAME), LOST_PREPARED_LIST)
+            opened.prepared_list = self._open(JournalPlace(layout.prepared_list, TPL_NAME), Effect.COUNT_AS_UNPREPARED)
         elif layout.kind is StoreKind.LINEAR and self._unlinked.get(TPL_NAME):
             opened.prepared_list = self._lost_directory("tpl2", TPL_NAME)
         for place in layout.journals:
-            journal = self._open(place, _LOST_MESSAGES)
+            journal = self._open(place, Effect.MESSAGES_LOST)
             if journal is not None:
                 self._file(journal)
         self._journals_without_directory()
@@ -114,7 +110,7 @@ class _Opening:
         else:
             self._opened.journals.append(journal)
 
-    def _open(self, place: JournalPlace, consequence: str) -> Journal | None:
+    def _open(self, place: JournalPlace, effect: Effect) -> Journal | None:
         if self._layout.kind is StoreKind.VERSION_2 and is_withdrawn(self._disk, place.directory):
             return None  # recovery tells it, if the catalogue knows the queue
         try:
@@ -126,8 +122,7 @@ class _Opening:
             if isinstance(error, UnmadeJournalError) and is_queue and self._layout.kind is StoreKind.VERSION_2:
                 self._opened.notices.append(f"{error}: it was being made; the next start removes it")
                 return None  # if the catalogue knows it, it is missed
-            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-            self._opened.damage.append(Damage(place.directory, None, None, what, consequence))
+            self._opened.damage.append(_unreadable(place.directory, error, effect))
             return None
         self._opened.notices.extend(journal.notices)
         journal.notices.clear()
@@ -196,6 +191,12 @@ class _Opening:
         return journal
 
 
+def _unreadable(directory: str, error: NotAJournalError | OSError, effect: Effect) -> Damage:
+    if isinstance(error, OSError):
+        return Damage(directory, None, None, DamageKind.JOURNAL_CANNOT_BE_READ, effect, reason=error.strerror)
+    return Damage(directory, None, None, DamageKind.JOURNAL_UNREADABLE, effect, problem=str(error))
+
+
 def _believe_directory(journal: Journal, name: str) -> None:
     """In qpidd's store a directory has its queue's name, and goes by it; an info file that tells another is damage.
 
@@ -203,8 +204,8 @@ def _believe_directory(journal: Journal, name: str) -> None:
     """
     if journal.name != name and not name.startswith(journal.name + "/"):
         path = posixpath.join(journal.path, journal.base_name + INFO_SUFFIX)
-        what = f'info file tells queue "{journal.name}", the directory is that of "{name}"'
-        journal.damage.append(Damage(path, None, None, what, "the directory is believed"))
+        kind = DamageKind.INFO_FILE_QUEUE_NAME
+        journal.damage.append(Damage(path, None, None, kind, told=journal.name, queue=name))
         journal.name = name
 
 

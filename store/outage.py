@@ -10,7 +10,7 @@ import errno
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from store.key_value import CatalogueError, KeyValue
+from store.key_value import CatalogueError, KeyValue, MapDamage
 from store.log_lines import Level, LogLine
 
 _ADVICE: Final = {
@@ -71,7 +71,7 @@ class WatchedKeyValue:
         self._outage = Outage(what, "the catalogue can be written again", log)
 
     @property
-    def damage(self) -> tuple[str, ...]:
+    def damage(self) -> tuple[MapDamage, ...]:
         """As the inner one's."""
         return self._inner.damage
 

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 from formats.checksum import extend_crc32c
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.journal.enqueue_map import LIVE, LOCKED
 from store.journal.format import JournalFormat
 from store.journal.gathering import data_crc
@@ -147,12 +148,12 @@ class QueueCopy:
         parts = list(journal.data_chunks(at, size))
         problem = None
         if stream.has_unreadable and not stream.is_readable(place, at + size - place):
-            problem = "a part of the message cannot be read"
+            problem = DamageKind.MESSAGE_UNREADABLE
         elif self._is_verified and not journal.verifies(place, data_crc(parts)):
-            problem = "the message is not the same when it is read a second time"
+            problem = DamageKind.MESSAGE_CHANGED
         if problem is not None:
             file, offset = stream.locate(place)
-            self._left_out(Damage(file.path, offset, rid, problem, "the message is left out"), place, at + size)
+            self._left_out(Damage(file.path, offset, rid, problem), place, at + size)
             return 0
         new = rid if self._keep_rids else self._rids.take()
         build.message(new, parts, xid)

@@ -123,11 +123,11 @@ def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> ReadJour
         OSError: it cannot be read.
     """
     if not disk.is_directory(path):
-        raise _damaged(Damage(path, None, None, f'"{printable(name)}" has no journal', ""))
+        raise _refused(path, f'"{printable(name)}" has no journal')
     try:
         journal = open_journal(disk, path, name)
     except NotAJournalError as error:
-        raise _damaged(Damage(path, None, None, f"there is no journal: {error}", "")) from None
+        raise _refused(path, f"there is no journal: {error}") from None
     recovery = JournalRecovery()
     end = journal.walk(recovery)
     damage = damage_of(journal, recovery, end, closing)
@@ -139,8 +139,12 @@ def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> ReadJour
 
 def _damaged(damage: Damage) -> StoreDamagedError:
     where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
+    return _refused(where, damage.what)
+
+
+def _refused(where: str, what: str) -> StoreDamagedError:
     return StoreDamagedError(
-        f"{where}: {damage.what}; nothing is resized: start the broker, which saves what can be read of a damaged "
+        f"{where}: {what}; nothing is resized: start the broker, which saves what can be read of a damaged "
         "journal, or see qstore-recover"
     )
 

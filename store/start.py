@@ -28,6 +28,7 @@ from formats.wording import plural
 from store.catalogue import Catalogue
 from store.close_record import damage_of, read_closing
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.environment import Environment
 from store.errors import StoreDamagedError
 from store.journal.directory import NotAJournalError, open_journal
@@ -201,8 +202,7 @@ class Start:
             self._finish_prepared_list()
         walked = self._walk(path, TPL_NAME)
         if walked is None:
-            what = "there is no transaction prepared list"
-            self._found(Damage(path, None, None, what, "transactions that were in doubt are dropped"))
+            self._found(Damage(path, None, None, DamageKind.PREPARED_LIST_MISSING))
             self._make_journal(path, self._tpl_info(self._parameters.tpl_geometry, None))
             walked = self._walked_anew(path, TPL_NAME)
         elif walked.damage:
@@ -258,8 +258,7 @@ class Start:
         if walked is not None and renamed is not None:
             walked.damage.append(renamed)
         if walked is None:
-            what = f'queue "{record.name}" has no journal'
-            self._found(Damage(path, None, None, what, "its messages are lost"))
+            self._found(Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name))
             self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
             walked = self._walked_anew(path, record.name)
         elif walked.damage:
@@ -319,8 +318,8 @@ class Start:
         for lost in found.lost:
             self._found(lost.damage)
         for aside in found.aside:
-            if aside.is_loss:
-                self._found(Damage(aside.path, None, None, aside.what, "it is kept aside, in orphans"))
+            if aside.damage.costs:
+                self._found(aside.damage)
         for path in found.kept:
             unmark_deleted(disk, path)
         for path in found.removed:
@@ -328,9 +327,10 @@ class Start:
         if found.removed:
             disk.sync_directory(parent)
         for aside in found.aside:
-            target = self._directory.set_aside(aside.path, aside.parent)
-            text = f"{aside.path}: {aside.what}; it is kept in {target}: see qstore-check {self._directory.path}"
-            self._log(LogLine(Level.WARNING if aside.is_loss else Level.NOTICE, printable(text)))
+            path, what = aside.damage.file, aside.damage.what
+            target = self._directory.set_aside(path, aside.parent)
+            text = f"{path}: {what}; it is kept in {target}: see qstore-check {self._directory.path}"
+            self._log(LogLine(Level.WARNING if aside.damage.costs else Level.NOTICE, printable(text)))
         for lost in found.lost:
             self._catalogue.create_queue(lost.entry)
             self.queues.append(self._take_up_queue(lost.entry, outcomes, lost.renamed))

@@ -15,9 +15,11 @@ from uuid import UUID
 
 from formats.rhm import store_file
 from store.berkeley import read_environment
-from store.catalogue import Catalogue
+from store.catalogue import Catalogue, CatalogueDamage
 from store.close_record import Closing, read_closing
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk, read_whole
 from store.key_value import CatalogueDamagedError, CatalogueError, open_copy
 from store.layout import StoreKind, StoreLayout, UnusableInputError
@@ -36,13 +38,7 @@ from store.topology import (
 )
 from store.wiring import Wiring, catalogue_wiring, environment_wiring
 
-_LOST_WIRING: Final = "exchanges and bindings are lost; the queues are those of the journals"
-_FROM_JOURNALS: Final = "the queues are those of the catalogue and those of the journals"
-_FROM_COPY: Final = "none: its second copy is taken in its place"
-_IN_THE_LOG: Final = "all that was in it is read from the log"
-_NOT_CLEAN: Final = "the store counts as not closed cleanly"
 _LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
-_ROCKSDB_FILE: Final = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -93,29 +89,29 @@ def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
         environment = read_environment(disk, directory)
         names = disk.names(directory)
     except OSError as error:
-        found.damage.append(Damage(directory, None, None, f"cannot be read: {error.strerror}", _LOST_WIRING))
+        kind, reason = DamageKind.ENVIRONMENT_UNREADABLE, error.strerror
+        found.damage.append(Damage(directory, None, None, kind, reason=reason))
         return
     found.wiring = environment_wiring(environment, directory)
     for entry in environment.damage:
         if entry.is_healed:
-            damage = Damage(entry.file, entry.offset, None, entry.what, _IN_THE_LOG, loses_nothing=True)
-            found.damage.append(damage)
+            kind, effect = DamageKind.ENVIRONMENT_DAMAGED, Effect.READ_FROM_LOG
+            found.damage.append(Damage(entry.file, entry.offset, None, kind, effect, problem=entry.what))
     if not any(_LOG_FILE.fullmatch(name) for name in names):
-        what = "there is no log file (log.*): changes that stood only there are lost"
-        found.wiring.damage.append(Damage(directory, None, None, what, _FROM_JOURNALS))
+        found.wiring.damage.append(Damage(directory, None, None, DamageKind.ENVIRONMENT_WITHOUT_LOG))
 
 
 def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
     """The catalogue and its second copy, held against each other, and the STORE file."""
     of_catalogue = Surroundings()
-    view = CatalogueView(0, {}, ("there is no catalogue",))
+    view = CatalogueView(0, {}, (CatalogueDamage("", "there is no catalogue"),))
     if layout.catalogue is not None:
         view = _read_catalogue(layout.catalogue, of_catalogue)
     found.store_id = of_catalogue.store_id
     store_id = _read_store_file(disk, layout, found, is_open=is_open)
     root = posixpath.dirname(layout.store_file or layout.topology or layout.catalogue or layout.path)
     if layout.catalogue is None:
-        of_catalogue.damage.append(Damage(root, None, None, "there is no catalogue", _LOST_WIRING))
+        of_catalogue.damage.append(Damage(root, None, None, DamageKind.CATALOGUE_MISSING))
     copy = CopyView(None, "there is no such file", is_missing=True)
     if layout.topology is not None:
         copy = view_copy(disk, layout.topology, store_id or found.store_id)
@@ -137,21 +133,19 @@ def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
     try:
         key_value = open_copy(Path(directory))
     except CatalogueDamagedError as error:
-        found.damage.append(_located(Damage(directory, None, None, str(error), _LOST_WIRING)))
-        return CatalogueView(0, {}, (str(error),))
+        found.damage.append(_unreadable(directory, error))
+        return CatalogueView(0, {}, (CatalogueDamage("", str(error), error.file),))
     except CatalogueError as error:
         raise UnusableInputError(str(error)) from error
     try:
         view = view_catalogue(key_value)
         catalogue = Catalogue(key_value)
-        wiring = catalogue_wiring(catalogue, directory)
-        wiring.damage[:] = map(_located, wiring.damage)
-        found.wiring = wiring
+        found.wiring = catalogue_wiring(catalogue, directory)
         found.rid_high_water = _reserved(catalogue, directory, found.damage)
         meta = catalogue.meta()
         found.store_id = None if meta is None else meta.store_id
     except CatalogueError as error:
-        found.damage.append(_located(Damage(directory, None, None, str(error), _LOST_WIRING)))
+        found.damage.append(_unreadable(directory, error))
     finally:
         key_value.close()
     return view
@@ -164,10 +158,12 @@ def _restored(judgement: Judgement, view: CatalogueView, path: str) -> Surroundi
     found.wiring = catalogue_wiring(catalogue, path)
     found.rid_high_water = catalogue.rid_high_water()
     lost, gone = differences(view.entries, judgement.entries)
-    missing = f"; not in it: {shown(lost)}" if lost and view.entries else ""
-    deleted = f"; deleted since: {shown(gone)}" if gone else ""
+    missing = shown(lost) if lost and view.entries else None
+    deleted = shown(gone) if gone else None
+    kind = DamageKind.CATALOGUE_BEHIND_COPY
     found.damage.extend(
-        _located(Damage(path, None, None, f"{what}{missing}{deleted}", _FROM_COPY)) for what in judgement.damage
+        Damage(each.file or path, None, None, kind, problem=str(each), missing=missing, gone=deleted)
+        for each in judgement.damage
     )
     return found
 
@@ -176,20 +172,20 @@ def _begun(judgement: Judgement, path: str, found: Surroundings) -> None:
     """The beginning of a second copy that is damaged itself, where nothing, or less, can be read of the catalogue."""
     found.wiring = catalogue_wiring(Catalogue(MemoryMap(judgement.entries)), path)
     found.wiring.complete = False
-    found.damage.append(Damage(path, None, None, judgement.copy_problem, _FROM_JOURNALS))
+    kind = DamageKind.CATALOGUE_COPY_DAMAGED
+    found.damage.append(Damage(path, None, None, kind, problem=judgement.copy_problem))
 
 
-def _located(damage: Damage) -> Damage:
-    """Damage in the catalogue, told of the file that the text names, if it names one."""
-    name = _ROCKSDB_FILE.search(damage.what)
-    return damage if name is None else damage._replace(file=posixpath.join(damage.file, name[0]))
+def _unreadable(directory: str, error: CatalogueError) -> Damage:
+    """The damage that a catalogue is which cannot be opened, or not be read to its end."""
+    return Damage(error.file or directory, None, None, DamageKind.CATALOGUE_UNREADABLE, problem=str(error))
 
 
 def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int | None:
     try:
         return catalogue.rid_high_water()
     except CatalogueError as error:
-        damage.append(Damage(directory, None, None, str(error), "record ids go on above the highest in use"))
+        damage.append(Damage(directory, None, None, DamageKind.CATALOGUE_RESERVATION, problem=str(error)))
         return None
 
 
@@ -198,16 +194,18 @@ def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is
     path = layout.store_file
     if path is None:
         root = posixpath.dirname(layout.catalogue or layout.topology or layout.path)
-        found.damage.append(Damage(root, None, None, "there is no STORE file", _NOT_CLEAN))
+        found.damage.append(Damage(root, None, None, DamageKind.STORE_FILE_MISSING))
         return None
     try:
         content = store_file.decode(read_whole(disk, path, store_file.MAX_SIZE + 1))
     except (store_file.StoreFileError, OSError) as error:
-        found.damage.append(Damage(path, None, None, str(error), _NOT_CLEAN))
+        is_checksum = isinstance(error, store_file.StoreFileError) and error.fails_checksum
+        kind = DamageKind.STORE_FILE_CHECKSUM if is_checksum else DamageKind.STORE_FILE_BROKEN
+        found.damage.append(Damage(path, None, None, kind, problem=str(error)))
         return None
     if found.store_id not in (None, content.store_id):
-        what = f"STORE file of store {content.store_id} beside the catalogue of store {found.store_id}"
-        found.damage.append(Damage(path, None, None, what, _NOT_CLEAN))
+        kind, told, own = DamageKind.STORE_FILE_OF_OTHER_STORE, str(content.store_id), str(found.store_id)
+        found.damage.append(Damage(path, None, None, kind, told=told, store=own))
         return None
     found.closing, damage = read_closing(disk, posixpath.dirname(path), content)
     found.damage.extend(damage)

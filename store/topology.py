@@ -40,9 +40,9 @@ from formats.catalogue import (
     decode,
 )
 from formats.topology import Tail, TopologyCopy, TopologyFormatError, decode_topology
-from store.catalogue import Catalogue
+from store.catalogue import Catalogue, CatalogueDamage
 from store.disk import Disk, read_whole
-from store.key_value import CatalogueError, KeyValue
+from store.key_value import CatalogueError, KeyValue, MapDamage
 
 NAME: Final = "topology"
 MAX_SIZE: Final = 1 << 30
@@ -56,7 +56,7 @@ class MemoryMap:
 
     def __init__(self, entries: Mapping[bytes, bytes]) -> None:
         self._entries = dict(entries)
-        self.damage: tuple[str, ...] = ()
+        self.damage: tuple[MapDamage, ...] = ()
 
     def get(self, key: bytes) -> bytes | None:
         """The value at `key`, None where there is none."""
@@ -84,12 +84,12 @@ class CatalogueView(NamedTuple):
     Attributes:
         batch: how many batches were written, as the census says; 0 where it cannot be read.
         entries: key -> value, as they are stored, those that cannot be decoded too.
-        damage: what is wrong with it, a line each; empty if it is sound.
+        damage: what is wrong with it; empty if it is sound.
     """
 
     batch: int
     entries: dict[bytes, bytes]
-    damage: tuple[str, ...]
+    damage: tuple[CatalogueDamage, ...]
 
 
 class CopyView(NamedTuple):
@@ -128,7 +128,7 @@ class Judgement(NamedTuple):
         verdict: which of them is believed.
         entries: what is believed: key -> value; after SALVAGE only what can be read.
         batch: the number of the batch after which that was so.
-        damage: what is wrong with the catalogue, one line each.
+        damage: what is wrong with the catalogue.
         copy_problem: why the copy is of no use, in one line; empty if it is.
         copy_is_missing: there is no copy, as in a store that older software made.
     """
@@ -136,7 +136,7 @@ class Judgement(NamedTuple):
     verdict: Verdict
     entries: dict[bytes, bytes]
     batch: int
-    damage: tuple[str, ...]
+    damage: tuple[CatalogueDamage, ...]
     copy_problem: str
     copy_is_missing: bool
 
@@ -152,9 +152,9 @@ def view_catalogue(key_value: KeyValue) -> CatalogueView:
         entries.update(key_value.items(b""))
         catalogue.check()
     except CatalogueError as error:
-        damage = (str(error), *(entry.what for entry in catalogue.damage))
+        damage = (CatalogueDamage("", str(error), error.file), *(each._replace(key="") for each in catalogue.damage))
     else:
-        damage = tuple(f"{each.what} (key {each.key})" if each.key else each.what for each in catalogue.damage)
+        damage = tuple(catalogue.damage)
     return CatalogueView(batch_of(entries), entries, damage)
 
 
@@ -194,12 +194,13 @@ def judge(catalogue: CatalogueView, copy: CopyView) -> Judgement:
     damage = catalogue.damage
     if not damage and told is not None and told.last_batch > catalogue.batch:
         ends = f"it ends with change {catalogue.batch}, its second copy with change {told.last_batch}"
-        damage = (f"the catalogue went back in time: {ends}",)
+        damage = (CatalogueDamage("", f"the catalogue went back in time: {ends}"),)
     elif not damage and told is not None and not copy.problem and told.batch == catalogue.batch:
         if told.entries == catalogue.entries:
             verdict = Verdict.STALE if copy.is_torn else Verdict.SOUND
             return Judgement(verdict, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
-        damage = (f"the catalogue has other entries than its second copy after the same change, {catalogue.batch}",)
+        what = f"the catalogue has other entries than its second copy after the same change, {catalogue.batch}"
+        damage = (CatalogueDamage("", what),)
     if damage:
         if told is not None and not copy.problem:
             return Judgement(Verdict.RESTORE, told.entries, told.batch, damage, "", copy_is_missing=False)

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from formats.topology import encode_batch
 from store.errors import advice
-from store.key_value import CatalogueError, KeyValue
+from store.key_value import CatalogueError, KeyValue, MapDamage
 from store.log_lines import Level, LogLine
 from store.store_directory import StoreDirectory
 from store.topology import NAME, batch_of
@@ -90,7 +90,7 @@ class MirroredKeyValue:
     # ---- the map ----
 
     @property
-    def damage(self) -> tuple[str, ...]:
+    def damage(self) -> tuple[MapDamage, ...]:
         """What was found damaged when the map was opened."""
         return self._key_value.damage
 

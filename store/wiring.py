@@ -30,11 +30,10 @@ from formats.catalogue import BindingEntry
 from store.berkeley import BerkeleyEnvironment
 from store.catalogue import Catalogue
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 
 _Record = TypeVar("_Record")
 _KEY = struct.Struct("<Q")
-
-DROPPED = "it is left out"
 
 _MAX_NAME_KEPT = 200  # characters of a name that another is made of, which has 255 bytes at most
 #: What the name of a queue begins with whose own name nothing tells, or another queue has.
@@ -78,8 +77,17 @@ class Duplicate(NamedTuple):
 
     def damage(self, catalogue: str) -> Damage:
         """The same as damage of the catalogue at that path."""
-        what = f'{self.kind} {self.number} has the name of {self.kind} {self.first}, "{self.name}"'
-        return Damage(catalogue, None, None, what, f'both are kept; this one is shown as "{self.shown}"')
+        return Damage(
+            catalogue,
+            None,
+            None,
+            DamageKind.NAME_TWICE,
+            object=self.kind,
+            number=self.number,
+            first=self.first,
+            name=self.name,
+            shown=self.shown,
+        )
 
 
 @dataclass(slots=True)
@@ -105,7 +113,8 @@ class Wiring:
         try:
             return decode(record)
         except BrokerRecordError as error:
-            self.damage.append(Damage(file, None, None, f"{title}: {error.what}", DROPPED))
+            kind = DamageKind.OBJECT_UNDECODABLE
+            self.damage.append(Damage(file, None, None, kind, object=title, problem=error.what))
             return None
 
     def add_queue(self, number: int, record: bytes, file: str, journal_id: int | None = None) -> None:
@@ -202,7 +211,8 @@ def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiri
     wiring = Wiring(complete=environment.complete, notices=list(environment.notices))
     for entry in environment.damage:
         if not entry.is_healed:
-            wiring.damage.append(Damage(entry.file, entry.offset, None, entry.what, "what can be read of it is read"))
+            kind = DamageKind.ENVIRONMENT_DAMAGED
+            wiring.damage.append(Damage(entry.file, entry.offset, None, kind, problem=entry.what))
 
     def by_id(rows: Iterable[tuple[bytes, bytes]], file: str) -> list[tuple[int, bytes]]:
         numbered = []
@@ -210,8 +220,7 @@ def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiri
             if len(key) == _KEY.size:
                 numbered.append((int(_KEY.unpack(key)[0]), value))
             else:
-                what = f"key of {len(key)} bytes instead of 8"
-                wiring.damage.append(Damage(file, None, None, what, DROPPED))
+                wiring.damage.append(Damage(file, None, None, DamageKind.ENVIRONMENT_KEY, size=len(key)))
         return sorted(numbered, key=lambda row: row[0])
 
     def path(name: str) -> str:
@@ -242,8 +251,8 @@ def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
         wiring.add_general(general.general_id, general.record, directory)
     wiring.tell_apart(queues=True)
     for entry in catalogue.check():
-        what = f"{entry.what} (key {entry.key})" if entry.key else entry.what
-        wiring.damage.append(Damage(directory, None, None, what, "the rest is read"))
+        file, kind = entry.file or directory, DamageKind.CATALOGUE_ENTRY
+        wiring.damage.append(Damage(file, None, None, kind, problem=entry.what, key=entry.key or None))
     return wiring
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -91,3 +92,67 @@ def test_modules_are_short_and_say_what_they_are(module: Path) -> None:
     source = (ROOT / module).read_text()
     assert len(source.splitlines()) <= MAX_LINES
     assert ast.get_docstring(ast.parse(source))
+
+
+#: Methods that look into a text, and functions of `re` and of Spark's columns that do.
+LOOKS_INTO: Final = {
+    "startswith", "endswith", "find", "rfind", "index", "rindex", "count", "partition", "rpartition", "contains",
+    "search", "match", "fullmatch", "findall", "finditer", "rlike", "like", "ilike",
+}  # fmt: skip
+
+
+def is_prose(node: ast.AST, caught: set[str]) -> bool:
+    """Whether an expression is what people are told: of a damage, of an error, or an error as text."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("what", "consequence")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # str(error).lower()
+        return node.func.attr in ("lower", "upper", "casefold", "strip") and is_prose(node.func.value, caught)
+    is_text = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr")
+    return is_text and any(isinstance(each, ast.Name) and each.id in caught for each in getattr(node, "args", ()))
+
+
+def decided_by_prose(source: str) -> list[str]:
+    """Where a module compares what people are told, or looks into it: only its being there may be asked for."""
+    tree = ast.parse(source)
+    caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
+    caught |= {"error", "exception"}
+    found = []
+    for node in ast.walk(tree):
+        looked_at: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            if not all(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
+                looked_at = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            looked_at = [node.subject]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_INTO:
+            looked_at = [node.func.value, *node.args]
+        found += [ast.unparse(node) for each in looked_at if is_prose(each, caught)]
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=IDS)
+def test_no_decision_hangs_on_what_people_are_told(module: Path) -> None:
+    assert decided_by_prose((ROOT / module).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'if "lost" in damage.consequence: pass',
+        "is_known = damage.what == NO_LINK",
+        "found = PATTERN.search(entry.what)",
+        "re.match('none', damage.consequence)",
+        "def f(error):\n    return str(error).startswith('Journal full')",
+        "try: f()\nexcept OSError as problem:\n    if 'full' in str(problem).lower(): raise",
+        "match damage.what:\n    case 'lost': pass",
+    ],
+)
+def test_the_check_itself_finds_decisions_that_hang_on_prose(source: str) -> None:
+    assert len(decided_by_prose(source)) == 1
+
+
+def test_the_check_itself_lets_prose_be_told() -> None:
+    told = (
+        "text = f'{damage.what}: {damage.consequence}'\nif error.what is None or damage.kind is KIND: pass\nstr(error)"
+    )
+    assert decided_by_prose(told) == []

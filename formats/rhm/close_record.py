@@ -109,7 +109,7 @@ def decode_close_record(content: bytes) -> ClosedStore:
         raise CloseRecordError(f"{len(content)} bytes are not the size of a file about {count} journals", 12)
     (crc,) = _CRC.unpack_from(content, end)
     if crc != extend_crc32c(0, content[:end]):
-        raise CloseRecordError("the checksum does not match: the file was damaged or edited", end)
+        raise CloseRecordError("the checksum does not match: the file was damaged or edited", end, fails_checksum=True)
     entries = _JOURNAL.iter_unpack(content[_HEADER.size : end])
     journals = tuple(
         ClosedJournal(queue_id, journal_id, incarnation, flush, messages)

@@ -156,7 +156,7 @@ def _decode_version_2(sector: bytes, slot: int) -> FileHeader:
         raise RhmError("truncated file header", len(sector))
     (crc,) = CRC.unpack_from(sector, VERSION_2.size)
     if crc != extend_crc32c(0, bytes(sector[: VERSION_2.size])):
-        raise RhmError("file header fails its checksum", VERSION_2.size)
+        raise RhmError("file header fails its checksum", VERSION_2.size, fails_checksum=True)
     values = VERSION_2.unpack_from(sector)
     _, version, _, flags, flush, offset, salt, queue, incarnation, number, alignment, seconds, nanoseconds = values
     return FileHeader(

@@ -274,7 +274,7 @@ def _decode_version_2(content: bytes) -> JournalInfo:
         raise RhmError("journal info file holds more than text and numbers")
     crc = fields.pop("crc32c", None)
     if crc != extend_crc32c(0, _canonical(fields)):
-        raise RhmError("journal info file fails its checksum")
+        raise RhmError("journal info file fails its checksum", fails_checksum=True)
     try:
         record = base64.b64decode(_text(fields, "queue_record"), validate=True)
     except (binascii.Error, ValueError):

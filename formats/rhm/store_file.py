@@ -115,7 +115,7 @@ def decode(data: bytes) -> StoreFile:
         raise StoreFileError(f"{_CLOSE_RECORD} can only be true, in a store that was closed cleanly")
     content = _content(fields)
     if fields["crc32c"] != orjson.loads(encode(content))["crc32c"]:
-        raise StoreFileError("the checksum does not match: the file was damaged or edited")
+        raise StoreFileError("the checksum does not match: the file was damaged or edited", fails_checksum=True)
     if encode(content) != data:
         raise StoreFileError("not written the one way a STORE file is written")
     return content

@@ -11,6 +11,7 @@ from store.check.messages import false_transients, message_damage
 from store.check.pools import check_pools
 from store.check.second_pass import second_pass
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
@@ -143,8 +144,9 @@ def _reserved_too_few(store: OfflineStore, with_roles: list[tuple[str, Recovered
     highest = max((queue.recovery.highest_rid for _, queue in with_roles if queue.recovery is not None), default=0)
     if highest == 0 or highest < store.rid_high_water:  # 0 is no record id: a new store has neither
         return []
-    what = f"record id 0x{highest:x} is in use, and only those below 0x{store.rid_high_water:x} are reserved"
-    return [Damage(store.layout.catalogue or "", None, highest, what, "new ids go on above the highest in use")]
+    reserved = store.rid_high_water
+    path = store.layout.catalogue or ""
+    return [Damage(path, None, highest, DamageKind.RIDS_BEYOND_RESERVED, highest=highest, reserved=reserved)]
 
 
 def _count_by_journal(damage: list[Damage], with_roles: list[tuple[str, RecoveredQueue]]) -> Counter[str]:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from formats.qls.file_header import FileHeader as LinearHeader
 from formats.rhm.file_header import FileHeader as RingHeader
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 
 _RID_OFFSET = 8  # in a legacystore's file header
+_HOW: Final = {
+    DamageKind.HEADER_OLDER: "older than that of the file before it",
+    DamageKind.HEADER_NEWER: "newer than that of the file after it",
+}
 
 
 class _Stamp(NamedTuple):
@@ -33,19 +38,14 @@ def times_out_of_order(journal: Journal) -> tuple[list[Damage], list[str]]:
     damage: list[Damage] = []
     notices: list[str] = []
     stamps = [_stamp(file) for file in journal.files.files if file.header is not None]
-    for stamp, other, how in _misfits(stamps):
+    for stamp, other, kind in _misfits(stamps):
         seconds = abs(stamp.time[0] - other.time[0])
         by_rid = stamp.rid < other.rid if stamp.time < other.time else stamp.rid > other.rid
         if by_rid and journal.format is JournalFormat.VERSION_1:
-            what = f"file header is {how}, by {seconds} s, and so is its record id, 0x{stamp.rid:x}"
-            consequence = (
-                "the file is of an earlier lap or of another journal; its records are read all the same, "
-                "and what was consumed long ago may come back"
-            )
-            damage.append(Damage(stamp.path, _RID_OFFSET, None, what, consequence))
+            damage.append(Damage(stamp.path, _RID_OFFSET, None, kind, seconds=seconds, told=stamp.rid))
         else:
             notices.append(
-                f"{stamp.path}: file header is {how}, by {seconds} s; "
+                f"{stamp.path}: file header is {_HOW[kind]}, by {seconds} s; "
                 "the clock was set, or the header altered; nothing depends on it"
             )
     return damage, notices
@@ -57,7 +57,7 @@ def _stamp(file: JournalFile[Any]) -> _Stamp:
     return _Stamp(file.path, (header.seconds, header.nanoseconds), header.rid)
 
 
-def _misfits(stamps: Sequence[_Stamp]) -> Iterator[tuple[_Stamp, _Stamp, str]]:
+def _misfits(stamps: Sequence[_Stamp]) -> Iterator[tuple[_Stamp, _Stamp, DamageKind]]:
     """The stamps that do not fit among the others, each with the neighbour that it contradicts, and how."""
     fitting = _rising(stamps)
     earlier: _Stamp | None = None
@@ -65,9 +65,9 @@ def _misfits(stamps: Sequence[_Stamp]) -> Iterator[tuple[_Stamp, _Stamp, str]]:
         if fitting and fitting[0] == index:
             earlier = stamps[fitting.pop(0)]
         elif earlier is not None and stamp.time < earlier.time:
-            yield stamp, earlier, "older than that of the file before it"
+            yield stamp, earlier, DamageKind.HEADER_OLDER
         else:
-            yield stamp, stamps[fitting[0]], "newer than that of the file after it"
+            yield stamp, stamps[fitting[0]], DamageKind.HEADER_NEWER
 
 
 def _rising(stamps: Sequence[_Stamp]) -> list[int]:

@@ -12,13 +12,13 @@ from typing import Final
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.offline import RecoveredQueue
 
 _PREFIX: Final = 512  # bytes of a message that are looked at first
 _MOST: Final = 1 << 24  # bytes of a header that are decoded: of an AMQP 1.0 message the header is all of it
-_AS_IT_IS: Final = "it is delivered as it is: a consumer may fail on it"
 _FLAGS_OFFSET: Final = 6  # in an enqueue's header
 _PERSISTENT: Final = 2  # delivery mode
 
@@ -37,7 +37,7 @@ def message_damage(queue: RecoveredQueue, *, decode: bool) -> Iterator[Damage]:
         problem = _problem(journal, place, decode=decode)
         if problem is not None:
             file, offset = journal.stream.locate(place)
-            yield Damage(file.path, offset, rid, f"message header cannot be decoded: {problem}", _AS_IT_IS)
+            yield Damage(file.path, offset, rid, DamageKind.MESSAGE_UNDECODABLE, problem=problem)
 
 
 def false_transients(queue: RecoveredQueue, *, is_prepared_list: bool) -> Iterator[Damage]:
@@ -51,10 +51,8 @@ def false_transients(queue: RecoveredQueue, *, is_prepared_list: bool) -> Iterat
     for place in recovery.transient_places:
         if is_prepared_list or _is_persistent(journal, place):
             file, offset = journal.stream.locate(place)
-            what = "record is flagged transient, though " + (
-                "the prepared list has none" if is_prepared_list else "its message is persistent"
-            )
-            yield Damage(file.path, offset + _FLAGS_OFFSET, None, what, "it is ignored, as recovery does")
+            kind = DamageKind.TRANSIENT_PREPARED if is_prepared_list else DamageKind.TRANSIENT_MESSAGE
+            yield Damage(file.path, offset + _FLAGS_OFFSET, None, kind)
 
 
 def _is_persistent(journal: Journal, place: int) -> bool:

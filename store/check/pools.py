@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from formats.qls.errors import QlsError
 from formats.qls.file_header import FILE_HEADER_SIZE, NAME_OFFSET, FileHeader, decode_file_header, header_oddities
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.file_pool import FilePool, PooledFile
 from store.journal.journal import Journal
 from store.journal.linear_file import LinearFile
-
-_NOT_TAKEN = "no journal can take it"
 
 
 def check_pools(disk: Disk, pool: FilePool, journals: Iterable[Journal]) -> tuple[list[Damage], list[str]]:
@@ -52,26 +52,26 @@ def _check_waiting(disk: Disk, pooled: PooledFile, damage: list[Damage], notices
         if size < pooled.file_size:
             notices.append(
                 f"{pooled.path}: has only {size} of {pooled.file_size} bytes, as if qpidd had been stopped while it "
-                f"made the file; {_NOT_TAKEN}"
+                "made the file; no journal can take it"
             )
             return
         header = decode_file_header(sector)
     except QlsError as error:
-        damage.append(Damage(pooled.path, error.offset, None, error.what, _NOT_TAKEN))
+        damage.append(Damage(pooled.path, error.offset, None, DamageKind.POOL_FILE_BROKEN, problem=error.what))
         return
     except OSError as error:
-        damage.append(Damage(pooled.path, None, None, f"cannot be read: {error.strerror or error}", _NOT_TAKEN))
+        reason = error.strerror or str(error)
+        damage.append(Damage(pooled.path, None, None, DamageKind.POOL_FILE_UNREADABLE, reason=reason))
         return
     if size != pooled.file_size:
-        what = f"file has {size} bytes, those of its pool have {pooled.file_size}"
-        damage.append(Damage(pooled.path, min(size, pooled.file_size), None, what, _NOT_TAKEN))
+        end, expected = min(size, pooled.file_size), pooled.file_size
+        damage.append(Damage(pooled.path, end, None, DamageKind.POOL_FILE_SIZE, size=size, expected=expected))
     elif header.file_size != pooled.file_size:
-        what = f"file header tells {header.data_size} bytes of data area, its pool is for another size"
-        damage.append(Damage(pooled.path, 32, None, what, _NOT_TAKEN))
-    _check_partition(header, pooled, damage, _NOT_TAKEN)
-    for offset, what in header_oddities(sector):
+        damage.append(Damage(pooled.path, 32, None, DamageKind.POOL_FILE_DATA_SIZE, told=header.data_size))
+    _check_partition(header, pooled, damage, Effect.NO_JOURNAL_TAKES_IT)
+    for offset, problem in header_oddities(sector):
         if offset < NAME_OFFSET:  # behind the fields the name may still stand that is no longer counted
-            damage.append(Damage(pooled.path, offset, None, what, "none: nothing is read from it"))
+            damage.append(Damage(pooled.path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))
     _check_reset(header, pooled, damage, notices)
 
 
@@ -89,16 +89,15 @@ def _check_reset(header: FileHeader, pooled: PooledFile, damage: list[Damage], n
     if header.serial and header.file_number and header.queue_name:
         notices.append(f'{pooled.path}: still has the header that queue "{header.queue_name}" gave it; qpidd resets it')
     elif left:
-        what = "file header is neither reset nor that of a journal"
-        damage.append(Damage(pooled.path, left[0], None, what, "none: qpidd resets it"))
+        damage.append(Damage(pooled.path, left[0], None, DamageKind.POOL_FILE_HALF_RESET))
 
 
 def _check_used(used: LinearFile, pooled: PooledFile, damage: list[Damage]) -> None:
     if used.header is not None:
-        _check_partition(used.header, pooled, damage, "none: its records are read")
+        _check_partition(used.header, pooled, damage, Effect.RECORDS_READ)
 
 
-def _check_partition(header: FileHeader, pooled: PooledFile, damage: list[Damage], consequence: str) -> None:
+def _check_partition(header: FileHeader, pooled: PooledFile, damage: list[Damage], effect: Effect) -> None:
     if header.partition != pooled.partition:
-        what = f"file header tells partition {header.partition}, the file lies in partition {pooled.partition}"
-        damage.append(Damage(pooled.path, 26, None, what, consequence))
+        kind, told, partition = DamageKind.POOL_FILE_PARTITION, header.partition, pooled.partition
+        damage.append(Damage(pooled.path, 26, None, kind, effect, told=told, partition=partition))

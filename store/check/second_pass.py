@@ -17,6 +17,7 @@ from formats.qls.records import decode_tail as decode_linear_tail
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import SALT, TAIL_SIZE, Kind, decode_tail, is_padding
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
@@ -27,7 +28,6 @@ from store.offline import RecoveredQueue
 
 _CHUNK: Final = 1 << 16
 _ADLER_BASE: Final = 65521
-_DISAGREE: Final = "one of the two readings is wrong: please report it, with the journal"
 
 
 class SecondReading(JournalRecovery):
@@ -71,7 +71,7 @@ class SecondReading(JournalRecovery):
         crc = independent_crc32c(xid + head + SALT.pack(file.header.salt), crc)
         check, _ = decode_tail(stream.read(place + header.tail_offset, TAIL_SIZE), 0)
         if check != crc:
-            self._disagree(file, offset, header, f"checksum 0x{check:08x}; computed anew it is 0x{crc:08x}")
+            self._disagree(file, offset, header, check, crc)
 
     def _check_adler(self, file: JournalFile[Any], offset: int, header: RecordHeader, place: int) -> None:
         tail = decode_linear_tail(self._journal.stream.read(place + header.tail_offset, LINEAR_TAIL_SIZE))
@@ -82,8 +82,7 @@ class SecondReading(JournalRecovery):
         checksum = high << 16 | low
         # The checksum of a record within which its writer had to wait covers only a part; the first reading noted it.
         if tail.checksum != checksum and place not in self._journal.continued:
-            what = f"checksum 0x{tail.checksum:08x}; computed anew it is 0x{checksum:08x}"
-            self._disagree(file, offset, header, what)
+            self._disagree(file, offset, header, tail.checksum, checksum)
 
     def _check_padding(self, file: JournalFile[Any], offset: int, header: RecordHeader, place: int) -> None:
         tail_size = LINEAR_TAIL_SIZE if self._journal.format is JournalFormat.LINEAR else TAIL_SIZE
@@ -93,11 +92,13 @@ class SecondReading(JournalRecovery):
         last_block = header.size - BLOCK_SIZE
         rest = self._journal.stream.read(place + last_block, BLOCK_SIZE)[max(used - last_block, 0) :]
         if not is_padding(rest):
-            what = f"padding of {header.kind.label} record is not filled with one byte"
-            self._last_padding = Damage(file.path, offset + used, header.rid, what, "none: nothing is read from it")
+            kind, record = DamageKind.PADDING, header.kind.label
+            self._last_padding = Damage(file.path, offset + used, header.rid, kind, record=record)
 
-    def _disagree(self, file: JournalFile[Any], offset: int, header: RecordHeader, what: str) -> None:
-        self.found.append(Damage(file.path, offset, header.rid, f"{header.kind.label} record with {what}", _DISAGREE))
+    def _disagree(self, file: JournalFile[Any], offset: int, header: RecordHeader, told: int, computed: int) -> None:
+        kind, record = DamageKind.CHECKSUMS_DISAGREE, header.kind.label
+        damage = Damage(file.path, offset, header.rid, kind, record=record, told=told, computed=computed)
+        self.found.append(damage)
 
     def _chunks(self, place: int, end: int) -> Iterator[bytes]:
         for start in range(place, end, _CHUNK):
@@ -121,9 +122,8 @@ def second_pass(queue: RecoveredQueue, outcomes: Mapping[bytes, Outcome] | None)
         second.resolve(outcomes)
     counts = [(reading.enqueues, reading.dequeues, reading.commits, reading.aborts) for reading in (first, second)]
     if counts[0] != counts[1]:
-        what = f"enqueues, dequeues, commits and aborts are {counts[0]} in the first reading, {counts[1]} in the second"
-        second.found.append(Damage(journal.path, None, None, what, _DISAGREE))
-    if any(one != other for one, other in zip_longest(first.messages.in_rid_order(), second.messages.in_rid_order())):
-        what = "the two readings leave different messages outstanding"
-        second.found.append(Damage(journal.path, None, None, what, _DISAGREE))
+        one, other = map(str, counts)
+        second.found.append(Damage(journal.path, None, None, DamageKind.COUNTS_DISAGREE, first=one, second=other))
+    if any(a != b for a, b in zip_longest(first.messages.in_rid_order(), second.messages.in_rid_order())):
+        second.found.append(Damage(journal.path, None, None, DamageKind.MESSAGES_DISAGREE))
     return second.found

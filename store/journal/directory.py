@@ -15,6 +15,7 @@ from formats.rhm.errors import RhmError
 from formats.rhm.geometry import FILE_HEADER_SIZE, MAX_FILE_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.disk import Disk, read_whole
 from store.journal.identity import identity
 from store.journal.journal import Journal
@@ -75,8 +76,8 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
         raise NotAJournalError(f"{directory}: {what}")
     for number in sorted(files):
         if number >= geometry.files:
-            what = f"file beyond the {geometry.files} files of the journal"
-            damage.append(Damage(data_path(directory, base, number), None, None, what, "it is not read"))
+            path = data_path(directory, base, number)
+            damage.append(Damage(path, None, None, DamageKind.FILE_BEYOND_LAST, files=geometry.files))
     paths = [data_path(directory, base, number) for number in range(geometry.files)]
     ring = read_ring(disk, paths, geometry, info)
     damage.extend(ring.damage)
@@ -145,16 +146,20 @@ def _stranger(info: JournalInfo | None, info_path: str, base: str, ring: Ring) -
     if info is None:
         return
     if info.base_name != base:
-        what = f'info file tells the base name "{info.base_name}"'
-        yield Damage(info_path, None, None, what, "the names of the files themselves are taken")
+        yield Damage(info_path, None, None, DamageKind.INFO_FILE_BASE_NAME, told=info.base_name)
     headers = [file.header for file in ring.files if file.header is not None]
     if info.version == 2 and headers and identity(headers[0]) != (info.queue_id, info.incarnation):
         queue_id, incarnation = identity(headers[0])
-        what = (
-            f"info file of queue id {info.queue_id}, incarnation {info.incarnation} in the journal "
-            f"of queue id {queue_id}, incarnation {incarnation}"
+        yield Damage(
+            info_path,
+            None,
+            None,
+            DamageKind.INFO_FILE_OF_OTHER_QUEUE,
+            told_queue=info.queue_id,
+            told_incarnation=info.incarnation,
+            queue=queue_id,
+            incarnation=incarnation,
         )
-        yield Damage(info_path, None, None, what, "the files are believed")
 
 
 def data_path(directory: str, base: str, number: int) -> str:
@@ -189,8 +194,18 @@ def _believed_geometry(
         return None
     believed = Geometry(count, size - FILE_HEADER_SIZE)
     if believed != told:
-        what = f"info file tells {told.files} files of {told.file_size} bytes; there are {count} of {size}"
-        damage.append(Damage(info_path, None, None, what, "the files' own number and size are taken"))
+        damage.append(
+            Damage(
+                info_path,
+                None,
+                None,
+                DamageKind.INFO_FILE_GEOMETRY,
+                told_files=told.files,
+                told_size=told.file_size,
+                files=count,
+                size=size,
+            )
+        )
     return believed
 
 
@@ -245,13 +260,14 @@ def _chosen_base(bases: list[str], directory: str) -> str:
 
 
 def _read_info(disk: Disk, path: str, damage: list[Damage]) -> JournalInfo | None:
-    consequence = "name and geometry follow from the journal's files"
     try:
         return decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
     except RhmError as error:
-        damage.append(Damage(path, error.offset, None, error.what, consequence))
+        kind = DamageKind.INFO_FILE_CHECKSUM if error.fails_checksum else DamageKind.INFO_FILE_BROKEN
+        damage.append(Damage(path, error.offset, None, kind, problem=error.what))
     except OSError as error:
-        damage.append(Damage(path, None, None, f"cannot be read: {error.strerror or error}", consequence))
+        reason = error.strerror or str(error)
+        damage.append(Damage(path, None, None, DamageKind.INFO_FILE_UNREADABLE, reason=reason))
     return None
 
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from formats.rhm.file_header import FILE_NUMBER_OFFSETS, FileHeader
 from formats.rhm.jinf import JournalInfo
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.journal.order import RingFile
-
-_NOT_USED = "the name is believed, and the header not used"
 
 
 def leave_out_strangers(
@@ -37,21 +37,32 @@ def leave_out_strangers(
         if file.header is None:
             continue
         if file.header.version != version:
-            what = f"file header of version {file.header.version} in a journal of version {version}"
+            told = file.header.version
+            found = Damage(file.path, 0, None, DamageKind.FILE_OF_OTHER_VERSION, told=told, version=version)
         elif believed is not None and identity(file.header) != believed:
-            what = (
-                f"file of queue id {file.header.queue_id}, incarnation {file.header.incarnation} in the journal "
-                f"of queue id {believed[0]}, incarnation {believed[1]}"
-            )
+            found = _of_other_incarnation(file.path, file.header, believed)
         else:
             continue
-        damage.append(Damage(file.path, 0, None, what, "its records belong elsewhere and are not read"))
+        damage.append(found)
         file.leave_out()
 
 
 def identity(header: FileHeader) -> tuple[int, int]:
     """Version 2: queue id and incarnation."""
     return header.queue_id, header.incarnation
+
+
+def _of_other_incarnation(path: str, header: FileHeader, believed: tuple[int, int]) -> Damage:
+    return Damage(
+        path,
+        0,
+        None,
+        DamageKind.FILE_OF_OTHER_INCARNATION,
+        told_queue=header.queue_id,
+        told_incarnation=header.incarnation,
+        queue=believed[0],
+        incarnation=believed[1],
+    )
 
 
 def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]:
@@ -65,18 +76,18 @@ def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]
     all_go = all(file.goes_with_header for file in moved)
     for file in moved:
         assert file.header is not None
-        number, offset = _number(file), FILE_NUMBER_OFFSETS[file.header.version]
-        what = f"header says that this is file {number}, its name says {file.number}"
-        if number >= len(files) or not (file.goes_with_header if file.header.version == 2 else all_go):
-            consequence = _NOT_USED
+        number, version = _number(file), file.header.version
+        if number >= len(files) or not (file.goes_with_header if version == 2 else all_go):
+            effect = Effect.SALT_NOT_BELIEVED if version == 2 else Effect.NAME_BELIEVED_ONLY
             file.header = None
         elif number in places:
-            consequence = f"it is not read, since there is a file {number}; what file {file.number} held is lost"
+            effect = Effect.NUMBER_TAKEN
             file.leave_out()
         else:
-            consequence = "the header is believed, since the records go with it"
+            effect = Effect.HEADER_BELIEVED
             places[number] = file
-        damage.append(Damage(file.path, offset, None, what, consequence))
+        offset, kind = FILE_NUMBER_OFFSETS[version], DamageKind.FILE_NUMBER
+        damage.append(Damage(file.path, offset, None, kind, effect, told=number, number=file.number))
     rest = [file for file in files if places.get(_number(file)) is not file]
     for file in list(rest):
         if places.setdefault(file.number, file) is file:
@@ -97,8 +108,8 @@ def _believe_second_number(file: RingFile, damage: list[Damage]) -> None:
         return
     if header.logical_number != file.number:
         return
-    what = f"header says that this is file {header.file_number}, its name and its logical number say {file.number}"
-    damage.append(Damage(file.path, FILE_NUMBER_OFFSETS[1], None, what, "the name is believed"))
+    kind, told = DamageKind.FILE_NUMBERS_DIFFER, header.file_number
+    damage.append(Damage(file.path, FILE_NUMBER_OFFSETS[1], None, kind, told=told, number=file.number))
     file.header = replace(header, file_number=file.number)
 
 
@@ -115,10 +126,8 @@ def tell_zeros(placed: Sequence[RingFile], damage: list[Damage], *, has_creation
         if file.used:
             continue
         if place < last:
-            content = "is all zeros" if file.is_blank else "holds nothing"
-            what = f"file {content}, as if never written, though file {placed[last].number} was"
-            damage.append(Damage(file.path, 0, None, what, "records that stood in it are lost"))
+            kind = DamageKind.FILE_ALL_ZEROS if file.is_blank else DamageKind.FILE_EMPTY
+            damage.append(Damage(file.path, 0, None, kind, later=placed[last].number))
             file.leave_out()
         elif has_creation_headers and file.is_blank:
-            what = "file holds nothing, and the header that it was created with is not there"
-            damage.append(Damage(file.path, 0, None, what, "records that stood in it, if there were any, are lost"))
+            damage.append(Damage(file.path, 0, None, DamageKind.CREATION_HEADER_MISSING))

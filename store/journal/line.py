@@ -20,15 +20,15 @@ from typing import Final
 from formats.qls.file_header import FILE_HEADER_SIZE, linear_geometry
 from formats.qls.records import SECTOR_SIZE
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.file_pool import pool_data_size
 from store.journal.files import OrderedFiles
 from store.journal.format import JournalFormat
-from store.journal.linear_file import LOST, FoundFile, LinearFile, read_linear_file
+from store.journal.linear_file import FoundFile, LinearFile, read_linear_file
 
 _ALIKE: Final = 8  # bits in which two serials differ, at most, if one of them is the other gone bad
-IN_POOL: Final = "the end of a journal lies in the pool, among the files that wait for one"
-NO_LINK: Final = "the journal's directory has no link to it"
 
 
 @dataclass(slots=True)
@@ -95,12 +95,11 @@ def _own(found: Sequence[FoundFile], queue_name: str, queues: Collection[str], d
             continue
         name, number = entry.header.queue_name, entry.header.file_number
         fits = not numbers or (number not in numbers and min(numbers) - 1 <= number <= max(numbers) + 1)
-        consequence = "its records belong elsewhere and are not read"
+        effect = Effect.BELONGS_ELSEWHERE
         if fits and name not in queues:
-            consequence = "there is no such queue, and the file is read in the place that its number gives it"
+            effect = Effect.READ_BY_NUMBER
             own.append(entry)
-        what = f'file of queue "{name}" in the journal of queue "{queue_name}"'
-        damage.append(Damage(entry.path, 72, None, what, consequence))
+        damage.append(Damage(entry.path, 72, None, DamageKind.FILE_OF_OTHER_QUEUE, effect, told=name, queue=queue_name))
     return own
 
 
@@ -124,11 +123,10 @@ def _adopted(
     for entry in sorted(found, key=_number, reverse=True):
         number = _number(entry)
         if number in numbers:
-            what = f"a second file {number}, to which the journal's directory has no link"
-            damage.append(Damage(entry.path, None, None, what, "it is not read"))
+            damage.append(Damage(entry.path, None, None, DamageKind.FILE_NUMBER_TWICE, number=number))
             continue
         if numbers and number > lowest:
-            damage.append(Damage(entry.path, None, None, NO_LINK, "it is read in its place"))
+            damage.append(Damage(entry.path, None, None, DamageKind.FILE_WITHOUT_LINK))
         elif not numbers or number == lowest - 1:
             lowest = number
             head.add(entry.path)
@@ -149,7 +147,7 @@ def _taken_for_free(
     newest = max((_age(entry) for entry in own if entry.header is not None), default=(0, 0, 0, 0))
     found = [entry for path in waiting if (entry := read_linear_file(disk, path, [])) is not None]
     later = [entry for entry in found if all(map(gt, _age(entry)[:2], newest)) and _age(entry)[2:] >= newest[2:]]
-    damage.extend(Damage(entry.path, None, None, IN_POOL, "it is read in its place") for entry in later)
+    damage.extend(Damage(entry.path, None, None, DamageKind.FILE_IN_POOL) for entry in later)
     return later
 
 
@@ -180,12 +178,12 @@ def _data_size(entries: Sequence[FoundFile]) -> int:
 def _check_size(entry: FoundFile, data_size: int, damage: list[Damage]) -> None:
     file_size = data_size + FILE_HEADER_SIZE
     if entry.size != file_size:
-        what = f"file has {entry.size} bytes, the journal's geometry says {file_size}"
-        consequence = "records beyond its end are lost" if entry.size < file_size else "the excess is not read"
-        damage.append(Damage(entry.path, min(entry.size, file_size), None, what, consequence))
+        kind, size = DamageKind.FILE_SIZE, entry.size
+        effect = Effect.RECORDS_BEYOND_END_LOST if size < file_size else Effect.EXCESS_NOT_READ
+        damage.append(Damage(entry.path, min(size, file_size), None, kind, effect, size=size, expected=file_size))
     if entry.header is not None and entry.header.data_size != data_size:
-        what = f"file header tells {entry.header.data_size} bytes of data area, the journal's other sizes {data_size}"
-        damage.append(Damage(entry.path, 32, None, what, "the header is not believed"))
+        told = entry.header.data_size
+        damage.append(Damage(entry.path, 32, None, DamageKind.FILE_DATA_SIZE, told=told, size=data_size))
 
 
 # ---- the order ----
@@ -234,9 +232,7 @@ def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[Fo
         first = kept.setdefault(entry.serial, entry)
         if first is not entry:
             number = _number(entry)
-            damage.append(
-                Damage(entry.path, None, None, f"a second copy of file {number}, {first.path}", "it is not read")
-            )
+            damage.append(Damage(entry.path, None, None, DamageKind.FILE_COPIED, number=number, first=first.path))
     return list(kept.values())
 
 
@@ -276,9 +272,8 @@ def _place_by_rid(placed: list[LinearFile], entry: FoundFile, damage: list[Damag
     next_number = placed[0].number if placed else 2
     number = placed[index - 1].number + 1 if index else next_number - 1
     if entry.header is not None:
-        what = f"file number {entry.header.file_number} contradicts the other files"
-        consequence = f"by its record ids the file is read as number {number}"
-        damage.append(Damage(entry.path, 64, None, what, consequence))
+        told = entry.header.file_number
+        damage.append(Damage(entry.path, 64, None, DamageKind.FILE_OUT_OF_PLACE, told=told, number=number))
     placed.insert(index, LinearFile(number, entry.path, entry.size, entry.header, entry.serial, entry.first_rid))
 
 
@@ -294,20 +289,20 @@ def _believe_records(
         found = record_serials[file.path]
         if file.header is None or found is None or found == file.header.serial:
             continue
-        what = f"file header tells serial 0x{file.header.serial:x}, the records have 0x{found:x}"
+        told = Damage(file.path, 8, None, DamageKind.FILE_SERIAL, told=file.header.serial, found=found)
         if index < len(files) - 1 or (found ^ file.header.serial).bit_count() <= _ALIKE:
-            damage.append(Damage(file.path, 8, None, what, "the records' serial is taken"))
+            damage.append(told)
             file.serial = found
         else:
-            notices.append(f"{file.path}: {what}: they are of the file's former life, and not read")
+            notices.append(f"{file.path}: {told.what}: they are of the file's former life, and not read")
 
 
 def _tell_gaps(files: Sequence[LinearFile], directory: str) -> None:
     """Let each file before which numbers are missing know."""
     for earlier, later in pairwise(files):
         missing = later.number - earlier.number - 1
-        if missing > 0:
-            first = earlier.number + 1
-            what = f"file {first} is missing" if missing == 1 else f"files {first} to {later.number - 1} are missing"
-            lost = LOST if missing == 1 else "records that stood in them are lost"
-            later.missing = Damage(directory, None, None, what, lost)
+        first, last = earlier.number + 1, later.number - 1
+        if missing == 1:
+            later.missing = Damage(directory, None, None, DamageKind.FILE_MISSING, first=first)
+        elif missing > 1:
+            later.missing = Damage(directory, None, None, DamageKind.FILES_MISSING, first=first, last=last)

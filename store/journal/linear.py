@@ -88,18 +88,20 @@ class LinearRecords(JournalRecords):
         if header.kind is Kind.FILLER:
             return Verdict(header, None)
         if header.has_tail:
-            problem = self._tail_problem(header, place)
-            if problem is not None:
-                return Verdict(header, problem)
+            bad = self._bad_tail(header, place)
+            if bad is not None:
+                return bad
         return Verdict(header, None, xid=self._stream.read(place + header.header_size, header.xid_size))
 
-    def _tail_problem(self, header: RecordHeader, place: int) -> str | None:
+    def _bad_tail(self, header: RecordHeader, place: int) -> Verdict | None:
+        """What is wrong with a record's tail, or with the record by what its tail says; None if nothing is."""
         if self._bytes_checked > self._most_checked and header.size > _CHEAP_RECORD:
-            return f"{header.kind.label} record is not verified: too much of the journal was looked at over and over"
+            what = f"{header.kind.label} record is not verified: too much of the journal was looked at over and over"
+            return Verdict(header, what)
         tail_place = place + header.tail_offset
         tail = decode_tail(self._stream.read_aside(tail_place, TAIL_SIZE))
         if not tail.goes_with(header):
-            return f"{header.kind.label} record without its tail"
+            return Verdict(header, f"{header.kind.label} record without its tail")
         checksum = 1
         for chunk in self._chunks(place, tail_place):
             checksum = adler32(chunk, checksum)
@@ -108,7 +110,7 @@ class LinearRecords(JournalRecords):
         if self._was_continued(header, tail, place, checksum):
             self.continued.add(place)
             return None
-        return f"{header.kind.label} record fails its checksum"
+        return Verdict(header, f"{header.kind.label} record fails its checksum", fails_checksum=True)
 
     def _was_continued(self, header: RecordHeader, tail: Tail, place: int, checksum: int) -> bool:
         """Whether the tail is that of a writer that had to wait within the record, at the end of a sector."""

@@ -6,6 +6,8 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.file_pool import PooledFile, linear_file_names
 from store.journal.directory import NotAJournalError
@@ -50,8 +52,7 @@ def open_line(
         elif disk.is_file(link) and (follow_links or target is None):
             paths.append(link)
         else:
-            what = f"link to a file that is not in the store ({target or 'no regular file'})"
-            damage.append(Damage(link, None, None, what, "records that stood in it are lost"))
+            damage.append(_broken_link(link, target))
     line = read_line(
         disk, paths, directory, name, [file.path for file in unlinked], queues, [file.path for file in waiting]
     )
@@ -62,16 +63,20 @@ def open_line(
     return journal
 
 
+def _broken_link(link: str, target: str | None) -> Damage:
+    if not target:
+        return Damage(link, None, None, DamageKind.LINK_IS_NONE)
+    return Damage(link, None, None, DamageKind.LINK_LEADS_OUT, target=target)
+
+
 def _linked_names(disk: Disk, directory: str, unlinked: Sequence[PooledFile], damage: list[Damage]) -> list[str]:
     try:
         return linear_file_names(disk.names(directory)) if disk.is_directory(directory) else []
     except OSError as error:
         if not unlinked:
             raise
-        what = f"cannot be looked into: {error.strerror}"
-        damage.append(
-            Damage(directory, None, None, what, "the journal's files are found by the names in their headers")
-        )
+        kind, effect = DamageKind.DIRECTORY_UNREADABLE, Effect.FOUND_BY_HEADERS
+        damage.append(Damage(directory, None, None, kind, effect, reason=error.strerror))
         return []
 
 

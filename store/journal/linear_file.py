@@ -19,15 +19,16 @@ from formats.qls.records import MAGICS, RecordHeader, decode_record
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind, is_padding
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk, ReadableFile
 from store.journal.files import JournalFile
 
 _PROBE: Final = 1 << 20  # bytes of a file that are searched for records
 _FIRST_PROBE: Final = 4096  # bytes in which most first records end
 _WITNESSES: Final = 3  # records that are asked for their serial
+_LOST: Final = Effect.PLACE_UNKNOWN
 _FILLER: Final = MAGICS[Kind.FILLER].to_bytes(4, "little")
-LOST: Final = "records that stood in it are lost"
-_IGNORED: Final = "none: nothing is read from it"
 
 
 @dataclass(slots=True)
@@ -74,7 +75,8 @@ def read_linear_file(disk: Disk, path: str, damage: list[Damage]) -> FoundFile |
     try:
         opened = disk.open(path)
     except OSError as error:
-        damage.append(Damage(path, None, None, f"file cannot be opened: {error.strerror or error}", LOST))
+        reason = error.strerror or str(error)
+        damage.append(Damage(path, None, None, DamageKind.LINEAR_FILE_CANNOT_BE_OPENED, reason=reason))
         return None
     try:
         return _examine(opened, path, damage)
@@ -89,33 +91,36 @@ def _examine(opened: ReadableFile, path: str, damage: list[Damage]) -> FoundFile
         header = decode_file_header(sector)
     except QlsError as error:
         if looks_reset(sector):
-            what = "no journal has written to the file since it was taken: nothing is read from it"
-            damage.append(Damage(path, error.offset, None, error.what, what))
+            damage.append(Damage(path, error.offset, None, DamageKind.FILE_HEADER_HALF_RESET, problem=error.what))
             return None
-        return _without_header(opened, path, error.what, error.offset, damage)
+        broken = Damage(path, error.offset, None, DamageKind.FILE_HEADER_BROKEN, _LOST, problem=error.what)
+        return _without_header(opened, broken, damage)
     except OSError as error:
-        return _without_header(opened, path, f"file header cannot be read: {error.strerror or error}", 0, damage)
+        reason = error.strerror or str(error)
+        unreadable = Damage(path, 0, None, DamageKind.FILE_HEADER_UNREADABLE, _LOST, reason=reason)
+        return _without_header(opened, unreadable, damage)
     if header.is_reset:
         return None
     if not header.file_number:
-        return _without_header(opened, path, "file header without a file number", 64, damage)
-    for offset, what in header_oddities(sector):
-        damage.append(Damage(path, offset, None, what, _IGNORED))
+        return _without_header(opened, Damage(path, 64, None, DamageKind.FILE_NUMBER_MISSING, _LOST), damage)
+    for offset, problem in header_oddities(sector):
+        damage.append(Damage(path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))
     return FoundFile(path, opened.size, header, header.serial, _first_serial(opened, header), header.rid)
 
 
-def _without_header(opened: ReadableFile, path: str, what: str, offset: int, damage: list[Damage]) -> FoundFile | None:
+def _without_header(opened: ReadableFile, lost: Damage, damage: list[Damage]) -> FoundFile | None:
+    """What the records of a file tell whose header is lost, as `lost` says."""
     try:
         content = opened.read(0, min(opened.size, DATA_OFFSET + _PROBE))
     except OSError:
         content = b""
     first = _first_good_record(content)
     if first is None:
-        damage.append(Damage(path, offset, None, what, "nothing tells the file's place; " + LOST))
+        damage.append(lost)
         return None
     # The file's own records come before what its former life left.
-    damage.append(Damage(path, offset, None, what, "its records tell the file's place"))
-    return FoundFile(path, opened.size, None, first.serial, first.serial, first.rid)
+    damage.append(lost.with_effect(Effect.PLACED_BY_RECORDS))
+    return FoundFile(lost.file, opened.size, None, first.serial, first.serial, first.rid)
 
 
 def _first_good_record(content: bytes) -> RecordHeader | None:

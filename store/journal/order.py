@@ -31,6 +31,7 @@ from itertools import pairwise
 
 from formats.rhm.file_header import FileHeader
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.journal.files import JournalFile
 
 _UNTRUE_HEADER = _TURNED_BACK = 2
@@ -77,13 +78,12 @@ def order_by_indicator(files: list[RingFile], damage: list[Damage]) -> list[Ring
         file.overwrite_indicator = new if index < turn else 1 - new
         if file.header is None or file.header.overwrite_indicator == file.overwrite_indicator:
             continue
-        what = f"overwrite indicator {file.header.overwrite_indicator} contradicts the other files"
-        consequence = "the file is read in the place that the others give it"
-        if file.record_indicator == file.header.overwrite_indicator:
-            what += ", and the file's records have it too: they are of another lap"
-            consequence = "they are not read; what should stand in the file is lost"
+        told = file.header.overwrite_indicator
+        kind = DamageKind.OVERWRITE_INDICATOR
+        if file.record_indicator == told:
+            kind = DamageKind.FILE_OF_OTHER_LAP
             file.leave_out()
-        damage.append(Damage(file.path, 6, None, what, consequence))
+        damage.append(Damage(file.path, 6, None, kind, told=told))
     return _rotated(written, turn)
 
 
@@ -124,8 +124,7 @@ def order_by_flush(files: list[RingFile], damage: list[Damage]) -> list[RingFile
         ordered, fitting = _most_fitting(written)
     for file in ordered:
         if file.header is not None and file not in fitting:
-            what = f"first flush number {file.header.first_flush} is not one between those of the files around it"
-            damage.append(Damage(file.path, 8, None, what, "it is not read; what should stand in the file is lost"))
+            damage.append(Damage(file.path, 8, None, DamageKind.FIRST_FLUSH, told=file.header.first_flush))
             file.leave_out()
     return ordered
 

@@ -22,8 +22,9 @@ from typing import Any, Final, NamedTuple
 
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
-from formats.wording import plural
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
 from store.journal.gaps import Gap, Gaps
@@ -61,9 +62,6 @@ class JournalEnd(NamedTuple):
 MAX_BREAKS: Final = 1000  # that are listed; a forged journal may have any number
 _FLAGS_OFFSET: Final = 6  # in the headers of all formats
 _FIRST_FLUSH_OFFSET: Final = 8  # in version 2's file headers
-_OF_EARLIER_LAP: Final = (
-    "the file is of an earlier lap; its records are read all the same, and what was consumed long ago may come back"
-)
 
 
 def records_of(files: Ring | Line, stream: JournalStream) -> JournalRecords:
@@ -161,12 +159,11 @@ class JournalReader:
                 found = self._records.search(begin) if self._records.tells_first_record(index) else None
                 if found is None or found >= begin + stream.data_size:
                     continue
-                self._tell_first(file, found, "file header says that no record begins in the file", sink)
+                self._tell_first(file, found, None, sink)
                 return found
             if file.first_record_offset is not None:
-                what = f"first record offset 0x{file.first_record_offset:x} is not in the file"
-                consequence = "the first record is searched for"
-                sink.damaged(Damage(file.path, self._records.first_record_field, None, what, consequence))
+                kind, field = DamageKind.FIRST_RECORD_OUTSIDE, self._records.first_record_field
+                sink.damaged(Damage(file.path, field, None, kind, told=file.first_record_offset))
             found = self._records.search(begin)
             if found:
                 self.gaps.add(Gap(begin, found, None, "no record is known to begin here"))
@@ -183,13 +180,16 @@ class JournalReader:
         if found is None or found >= told:
             return told
         offset = told - begin + self._stream.geometry.header_size
-        told_text = f"file header says that the first record is at 0x{offset:x}"
-        self._tell_first(self._stream.files[index], found, told_text, sink)
+        self._tell_first(self._stream.files[index], found, offset, sink)
         return found
 
-    def _tell_first(self, file: JournalFile[Any], found: int, told: str, sink: RecordSink) -> None:
-        what = f"{told}; there is one at 0x{self._stream.locate(found)[1]:x}"
-        sink.damaged(Damage(file.path, self._records.first_record_field, None, what, "reading begins there"))
+    def _tell_first(self, file: JournalFile[Any], found: int, told: int | None, sink: RecordSink) -> None:
+        """A record begins in a file before the offset that the header tells; None where it tells of no record."""
+        field, offset = self._records.first_record_field, self._stream.locate(found)[1]
+        if told is None:
+            sink.damaged(Damage(file.path, field, None, DamageKind.FIRST_RECORD_NOT_TOLD, found=offset))
+        else:
+            sink.damaged(Damage(file.path, field, None, DamageKind.FIRST_RECORD_BEFORE, told=told, found=offset))
 
     def _check_first_record(self, place: int, sink: RecordSink) -> int:
         """The chain of records arrives at `place` in another file, whose header must agree; where the chain goes on."""
@@ -207,12 +207,12 @@ class JournalReader:
         missing = self._records.missing_before(place)
         if missing is not None:
             before, _ = self._stream.locate(place - self._stream.data_size)
-            sink.damaged(Damage(before.path, _FIRST_FLUSH_OFFSET, None, missing, _OF_EARLIER_LAP))
+            kind, (last, first) = DamageKind.FLUSHES_MISSING, missing
+            sink.damaged(Damage(before.path, _FIRST_FLUSH_OFFSET, None, kind, last=last, first=first))
         self._records.file_entered(place)
         if told != offset:
-            what = f"file header says that the first record is at 0x{told:x}; it is at 0x{offset:x}"
-            consequence = "none: the records before it lead to the right place"
-            sink.damaged(Damage(file.path, self._records.first_record_field, None, what, consequence))
+            kind, field = DamageKind.FIRST_RECORD_ELSEWHERE, self._records.first_record_field
+            sink.damaged(Damage(file.path, field, None, kind, told=told, found=offset))
         return place
 
     # ---- good records ----
@@ -222,8 +222,8 @@ class JournalReader:
         if not unknown:
             return header
         file, offset = self._stream.locate(place)
-        what = f"{header.kind.label} record with unknown flags 0x{unknown:04x}"
-        sink.damaged(Damage(file.path, offset + _FLAGS_OFFSET, header.rid, what, "the flags are ignored"))
+        kind, record = DamageKind.RECORD_FLAGS, header.kind.label
+        sink.damaged(Damage(file.path, offset + _FLAGS_OFFSET, header.rid, kind, record=record, flags=unknown))
         return header._replace(flags=header.flags & ~unknown)
 
     def _take(self, header: RecordHeader, place: int, xid: bytes, sink: RecordSink, *, every_record: bool) -> None:
@@ -267,8 +267,7 @@ class JournalReader:
             sink.damaged(self._gap(place, resumed, verdict))
         elif self._breaks == MAX_BREAKS + 1:
             file, offset = self._stream.locate(place)
-            what = f"more than {MAX_BREAKS} places where the chain of records is broken"
-            sink.damaged(Damage(file.path, offset, None, what, "they are skipped, and not listed from here on"))
+            sink.damaged(Damage(file.path, offset, None, DamageKind.MORE_BREAKS, breaks=MAX_BREAKS))
 
     def _is_told_already(self, place: int) -> bool:
         """Whether a file that is missing, cut short, or not to be verified should hold the place."""
@@ -278,13 +277,21 @@ class JournalReader:
     def _gap(self, place: int, resumed: int, verdict: Verdict) -> Damage:
         file, offset = self._stream.locate(place)
         next_file, next_offset = self._stream.locate(resumed)
-        where = "" if next_file is file else f" of file {next_file.number}"
+        end_file = None if next_file is file else next_file.number
         rid = verdict.header.rid if verdict.header is not None and not verdict.stale else None
         blocks = (resumed - place) // BLOCK_SIZE
-        verb, they = ("is", "it") if blocks == 1 else ("are", "them")
-        skipped = f"{plural(blocks, 'block')}, up to 0x{next_offset:x}{where}, {verb} skipped"
-        consequence = f"{skipped}; the records after {they} are read"
-        return Damage(file.path, offset, rid, verdict.problem or "no record", consequence)
+        kind = DamageKind.RECORD_CHECKSUM if verdict.fails_checksum else DamageKind.RECORD_BROKEN
+        return Damage(
+            file.path,
+            offset,
+            rid,
+            kind,
+            Effect.BLOCK_SKIPPED if blocks == 1 else Effect.BLOCKS_SKIPPED,
+            problem=verdict.problem or "no record",
+            blocks=blocks,
+            end=next_offset,
+            end_file=end_file,
+        )
 
     def _end(self, place: int, verdict: Verdict) -> JournalEnd:
         state = self._records.end_state()

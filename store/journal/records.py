@@ -55,12 +55,14 @@ class Verdict(NamedTuple):
         stale: the record is whole, but of an older lap (version 1), an older flush (version 2), or the file's former
             life (linear).
         xid: of a good record, its transaction id.
+        fails_checksum: whether the problem is a checksum that does not match.
     """
 
     header: RecordHeader | None
     problem: str | None
     stale: bool = False
     xid: bytes = b""
+    fails_checksum: bool = False
 
 
 class EndState(NamedTuple):
@@ -157,8 +159,8 @@ class JournalRecords(ABC):
     def file_entered(self, place: int) -> None:  # noqa: B027  # for formats whose file headers name a record
         """The chain of records arrives at `place`, the first record header in a file, or where that would be."""
 
-    def missing_before(self, _place: int) -> str | None:
-        """What must have stood before `place`, the first record header in a file, and did not, if that can be told."""
+    def missing_before(self, _place: int) -> tuple[int, int] | None:
+        """The flush before `place`, the first record header in a file, and its own, if others are missing between."""
         return None
 
     def tells_first_record(self, _index: int) -> bool:

@@ -36,6 +36,8 @@ from formats.rhm.records import (
     version_1_check,
 )
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk, ReadableFile
 from store.journal.files import OrderedFiles
 from store.journal.format import JournalFormat
@@ -45,9 +47,6 @@ from store.journal.order import RingFile, entered_in_vain, order_by_flush, order
 _SECTORS_PROBED: Final = 64  # of a file without header, to see whether it was ever written
 _RECORD_PROBE: Final = 4096  # bytes from a file's first record on that are searched for one that shows its lap ...
 _LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not tell where that is
-
-_BY_NUMBER: Final = "the file's place follows from its number"
-_UNVERIFIED: Final = "the salt is lost with it: records that begin in the file cannot be verified, and are not read"
 
 
 @dataclass(slots=True)
@@ -82,7 +81,8 @@ def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: Journa
         return Ring(None, geometry, [file for file in files if file.used], damage, lacks_creation_header=lacks_one)
     if version == 2:
         damage = [
-            entry._replace(consequence=_UNVERIFIED) if entry.consequence == _BY_NUMBER else entry for entry in damage
+            entry.with_effect(Effect.SALT_LOST) if entry.effect is Effect.PLACED_BY_NUMBER else entry
+            for entry in damage
         ]
     if version == 2:
         _forget_torn_headers(files, damage)
@@ -126,8 +126,8 @@ def _read_file(disk: Disk, number: int, path: str, geometry: Geometry, damage: l
     try:
         opened = disk.open(path)
     except OSError as error:
-        what = f"file {number} of {geometry.files} cannot be opened: {error.strerror or error}"
-        damage.append(Damage(path, None, None, what, "records that stood in it are lost"))
+        kind, files, reason = DamageKind.FILE_CANNOT_BE_OPENED, geometry.files, error.strerror or str(error)
+        damage.append(Damage(path, None, None, kind, number=number, files=files, reason=reason))
         return RingFile(number, path, -1, None, used=True)
     try:
         return _examine(opened, number, path, geometry, damage)
@@ -137,9 +137,10 @@ def _read_file(disk: Disk, number: int, path: str, geometry: Geometry, damage: l
 
 def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, damage: list[Damage]) -> RingFile:
     if opened.size != geometry.file_size:
-        what = f"file has {opened.size} bytes, the journal's geometry says {geometry.file_size}"
-        lost = "records beyond its end are lost" if opened.size < geometry.file_size else "the excess is not read"
-        damage.append(Damage(path, min(opened.size, geometry.file_size), None, what, lost))
+        size, expected = opened.size, geometry.file_size
+        effect = Effect.RECORDS_BEYOND_END_LOST if size < expected else Effect.EXCESS_NOT_READ
+        kind = DamageKind.FILE_SIZE
+        damage.append(Damage(path, min(size, expected), None, kind, effect, size=size, expected=expected))
     file = RingFile(number, path, opened.size, None, used=True)
     try:
         sector = opened.read(0, FILE_HEADER_SIZE)
@@ -147,22 +148,24 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         file.entered_again = was_entered_again(sector)
     except RhmError as error:
         if opened.size >= FILE_HEADER_SIZE:  # else that is told
-            entry = Damage(path, error.offset, None, error.what, _BY_NUMBER)
+            kind = DamageKind.FILE_HEADER_CHECKSUM if error.fails_checksum else DamageKind.FILE_HEADER_BROKEN
+            entry = Damage(path, error.offset, None, kind, problem=error.what)
             if _is_blank(opened):
                 file.torn_header = entry
             damage.append(entry)
     except OSError as error:
-        damage.append(Damage(path, 0, None, f"file header cannot be read: {error.strerror or error}", _BY_NUMBER))
+        reason = error.strerror or str(error)
+        damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_UNREADABLE, reason=reason))
     else:
         if file.header is None:
             file.used, file.is_blank = _has_data(opened), not has_creation_header(sector)
             if file.used:
-                damage.append(Damage(path, 0, None, "no file header, though the file holds data", _BY_NUMBER))
+                damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_MISSING))
             return _with_indicator(opened, file, geometry)
-        for offset, what in header_oddities(sector):
+        for offset, problem in header_oddities(sector):
             # Where the file's two numbers differ, the one that is not its name's is the wrong one.
             if offset != LOGICAL_NUMBER_OFFSET or file.header.logical_number != number:
-                damage.append(Damage(path, offset, None, what, "none: nothing is read from it"))
+                damage.append(Damage(path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))
         file.goes_with_header = file.header.file_number == number or _records_go_with(opened, file.header)
     return _with_indicator(opened, file, geometry)
 

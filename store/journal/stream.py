@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.disk import Disk, ReadableFile
 from store.journal.bad_regions import BadRegions
 from store.journal.files import JournalFile
@@ -88,8 +89,9 @@ class JournalStream:
                 self.files[region.file].path,
                 region.begin,
                 None,
-                f"{region.end - region.begin} bytes cannot be read: {region.why}",
-                "they are taken for zeros",
+                DamageKind.SECTORS_UNREADABLE,
+                size=region.end - region.begin,
+                reason=region.why,
             )
             for region in self._bad.take_new()
         ]

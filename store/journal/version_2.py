@@ -125,15 +125,12 @@ class Version2Records(JournalRecords):
             return False
         return number - header.first_flush in (0, 1)  # the one that made the header, or that after it
 
-    def missing_before(self, place: int) -> str | None:
-        """The flushes between that of the record before and that of the first one in a file, if there should be any."""
+    def missing_before(self, place: int) -> tuple[int, int] | None:
+        """The flush of the record before, and that of the first one in a file, if there should be others between."""
         header = self._header(place)
         if not isinstance(header, RecordHeader) or self._flush.is_due(header):
             return None
-        number = self._flush.expand(header.flush)
-        return (
-            f"the file's records end with flush {self._flush.number}, those of the next file begin with flush {number}"
-        )
+        return self._flush.number, self._flush.expand(header.flush)
 
     def _decode_header(self, buffer: bytes) -> RecordHeader:
         return decode_header(buffer)
@@ -155,7 +152,7 @@ class Version2Records(JournalRecords):
         xid = self._stream.read(place + header.header_size, header.xid_size)
         crc = self._data_crc(place + header.header_size + header.xid_size, header.stored_size)
         if check != version_2_check(head, xid, crc, file.header.salt):
-            return Verdict(header, f"{header.kind.label} record fails its checksum")
+            return Verdict(header, f"{header.kind.label} record fails its checksum", fails_checksum=True)
         if self._flush.expand(header.flush) < self._flush.number:
             return Verdict(header, f"{header.kind.label} record of an older flush", stale=True)
         return Verdict(header, None, xid=xid)

@@ -34,7 +34,7 @@ from store.layout import UnusableInputError
 from store.offline import open_store
 from store.parameters import StoreParameters
 from store.quarantine import QuarantineWriter
-from store.recover.plan import OrphanPolicy, Plan, costs
+from store.recover.plan import OrphanPolicy, Plan
 from store.recover.salvage import Salvage, keep_aside
 from store.recover.verify import verify
 from store.store_build import BuiltQueue, QueueToBuild, StoreBuild
@@ -91,7 +91,7 @@ class Recovery:
         plan = self.plan
         # Of a catalogue that is lost nobody knows what was in it; that it is, is damage already.
         bindings = sum(each.exchange is not None for each in plan.lost_bindings)
-        return sum(map(costs, self.damage)) + len(plan.lost_exchanges) + bindings
+        return sum(damage.costs for damage in self.damage) + len(plan.lost_exchanges) + bindings
 
     @property
     def is_complete(self) -> bool:

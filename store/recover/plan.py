@@ -4,7 +4,7 @@ Queues keep their names and, where they can have them, their numbers. What no qu
 no queue, gets a queue called `lost.found.<id>`, if orphans are to be recovered; <id> is that of the journal's directory
 or the queue's number.
 
-What is damaged and costs nothing is told, and does not count as a loss: `costs` tells the two apart.
+What is damaged and costs nothing is told, and does not count as a loss: `Damage.costs` tells the two apart.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from formats.rhm.geometry import PAGE_SIZE, Geometry
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
@@ -33,11 +35,6 @@ from store.wiring import LOST_AND_FOUND, Wiring
 
 _MOST_NAME_BYTES: Final = 255
 _MOST_NUMBER: Final = 1 << 62  # there must be higher ones
-_LEFT_OUT: Final = "it is left out"
-#: Consequences that cost nothing: what a broken part tells is known otherwise.
-_COSTS_NOTHING: Final = re.compile(
-    r"none\b|.*\b(believed|taken|in its place|in the place that|reading begins there|not closed cleanly|go on above)\b"
-)
 
 
 class OrphanPolicy(Enum):
@@ -130,13 +127,6 @@ class Plan:
         return sum(queue.queue.geometry.files * queue.queue.geometry.file_size for queue in self.queues)
 
 
-def costs(damage: Damage) -> bool:
-    """Whether something is lost by it, as its consequence says."""
-    if damage.loses_nothing:
-        return False
-    return "lost" in damage.consequence or _COSTS_NOTHING.match(damage.consequence) is None
-
-
 def make_plan(recovered: RecoveredStore, orphans: OrphanPolicy, parameters: StoreParameters) -> Plan:
     """What is to be made of a store.
 
@@ -188,18 +178,19 @@ class _Planning:
         taken: set[str] = set()
         for position, queue in enumerate(self._recovered.queues):
             number = known[position] if position < len(known) else 0
-            name, problem = queue.name, ""
+            name, path = queue.name, self._recovered.store.layout.path
+            problem = None
             if not _is_usable(name):
-                problem = f"a queue's name of {len(name)} characters, which no queue can have"
+                problem = Damage(path, None, None, DamageKind.QUEUE_NAME_LENGTH, length=len(name))
             elif name in taken:
-                problem = f'queue "{name}" is there twice'
-            if problem and (queue.recovery is None or not len(queue.recovery.messages)):
-                self._damage(problem, _LEFT_OUT)
+                problem = Damage(path, None, None, DamageKind.QUEUE_TWICE, number=None, queue=name)
+            if problem is not None and (queue.recovery is None or not len(queue.recovery.messages)):
+                self._plan.damage.append(problem)
                 continue
             new = self._number(number)
-            if problem:
+            if problem is not None:
                 name = self._unique(str(new))
-                self._damage(problem, f'its messages go to "{name}", and its bindings are left out')
+                self._plan.damage.append(problem.with_effect(Effect.MESSAGES_GO_UNBOUND, renamed=name))
             elif position < len(known):
                 self._numbers[number] = new
             taken.add(name)
@@ -277,17 +268,17 @@ class _Planning:
             self._add(self._number(0), replace(record, name=name), queue, queue.recovery)
             self._settled(queue.journal.path, None)
         elif self._policy is OrphanPolicy.ASIDE:
-            self._settled(queue.journal.path, "it is kept aside")
+            self._settled(queue.journal.path, Effect.KEPT_ASIDE)
         what = "a journal that the catalogue does not know"
         self._plan.orphans.append(Orphan(what, queue, len(queue.recovery.messages), None, name))
 
-    def _settled(self, path: str, consequence: str | None) -> None:
-        """The damage that an orphan is has another consequence, or none."""
+    def _settled(self, path: str, effect: Effect | None) -> None:
+        """The damage that an orphan is has another effect, or is none."""
         for damage in self._recovered.store.orphaned:
             if damage.file == path:
                 self._plan.damage.remove(damage)
-                if consequence is not None:
-                    self._plan.damage.append(damage._replace(consequence=consequence))
+                if effect is not None:
+                    self._plan.damage.append(damage.with_effect(effect))
 
     def _unprepared(self) -> None:
         """Messages that transactions enqueue which were never prepared."""
@@ -340,10 +331,6 @@ class _Planning:
                     plan.lost_bindings.append(LostBinding(None, queue.name, None, what))
 
     # ---- what is told ----
-
-    def _damage(self, what: str, consequence: str) -> None:
-        path = self._recovered.store.layout.path
-        self._plan.damage.append(Damage(path, None, None, what, consequence))
 
     def _version_1(self) -> None:
         """Of journals without checksums it is said, where it matters, what that means."""

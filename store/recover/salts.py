@@ -22,6 +22,7 @@ from formats.rhm.errors import RhmError
 from formats.rhm.file_header import FileHeader
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import MAX_HEADER_SIZE, SALT, TAIL_SIZE, RecordHeader, decode_header, decode_tail
+from store.damage_effects import Effect
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.order import RingFile
@@ -35,8 +36,8 @@ _CHUNK: Final = 1 << 20
 _LEAST: Final = 2  # records that have to agree
 _SAMPLE: Final = 4096  # records of a file that are looked at
 _WORK: Final = 4  # at most so many times a file's bytes are checksummed
-_LOST: Final = "the salt is lost with it"
-_FOUND: Final = "none: the salt follows from the checksums of the records, which are read"
+#: What a file whose header is lost, or not used, comes to with the salt that its records tell.
+_FOUND: Final = {Effect.SALT_LOST: Effect.SALT_FOUND, Effect.SALT_NOT_BELIEVED: Effect.NAME_BELIEVED_ONLY}
 
 
 class _Candidate(NamedTuple):
@@ -68,8 +69,8 @@ def restore_salts(journal: Journal) -> None:
     for index, header in restored.items():
         files[index].header = header
         for place, damage in enumerate(journal.damage):
-            if damage.file == files[index].path and _LOST in damage.consequence:
-                journal.damage[place] = damage._replace(consequence=_FOUND)
+            if damage.file == files[index].path and damage.effect in _FOUND:
+                journal.damage[place] = damage.with_effect(_FOUND[damage.effect])
     if turn:
         files[:] = [*files[turn:], *files[:turn]]
         journal.stream.close()  # what it has in memory stands elsewhere now

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from store.key_value import CatalogueDamagedError, CatalogueError
+from store.key_value import CatalogueDamagedError, CatalogueError, MapDamage
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.tree import Tree
 from tests.faults.volatile import Folder, Inode, Twins
@@ -27,7 +27,7 @@ class SimulatedKeyValue:
 
     def __init__(self, disk: SimulatedDisk, path: str, folder: Folder) -> None:
         assert folder.database is not None
-        self.damage: tuple[str, ...] = ()
+        self.damage: tuple[MapDamage, ...] = ()
         self._disk = disk
         self._life = disk.life
         self._held = disk.held

@@ -28,7 +28,7 @@ from formats.catalogue import (
     encode,
 )
 from store.catalogue import Catalogue, CatalogueDamage
-from store.key_value import CatalogueError, KeyValue, RocksKeyValue, open_copy
+from store.key_value import CatalogueError, KeyValue, MapDamage, RocksKeyValue, open_copy
 from tests.support.memory_key_value import MemoryKeyValue
 from tests.support.rocksdb_manifest import record_ends
 
@@ -255,8 +255,8 @@ class TestDamage:
             catalogue.create_general(GENERAL[0])
 
     def test_what_the_map_met_at_its_opening_is_damage(self, key_value: MemoryKeyValue) -> None:
-        key_value.damage = ("write-ahead log: damaged",)
-        assert fill(key_value).check() == [CatalogueDamage("", "write-ahead log: damaged")]
+        key_value.damage = (MapDamage("write-ahead log: damaged", "log"),)
+        assert fill(key_value).check() == [CatalogueDamage("", "write-ahead log: damaged", "log")]
 
     @pytest.mark.parametrize("kind", NUMBERED_KINDS)
     def test_nothing_is_created_on_damaged_numbers(self, key_value: MemoryKeyValue, kind: Kind) -> None:

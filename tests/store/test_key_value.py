@@ -70,7 +70,7 @@ def read_copy(database: Path) -> tuple[int, tuple[str, ...]]:
     """How many keys a copy has, and its damage."""
     copy = open_copy(database)
     try:
-        return len(list(copy.items(b""))), copy.damage
+        return len(list(copy.items(b""))), tuple(found.what for found in copy.damage)
     finally:
         copy.close()
 

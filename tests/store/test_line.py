@@ -72,6 +72,14 @@ def only(result: RecoveredStore) -> Damage:
     return damage
 
 
+def where(damage: Damage) -> tuple[str, int | None]:
+    return damage.file, damage.offset
+
+
+def told(damage: Damage) -> tuple[str, int | None, int | None, str]:
+    return damage.file, damage.offset, damage.rid, damage.what
+
+
 def change(path: Path, offset: int, content: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
@@ -243,7 +251,7 @@ def test_a_lost_link_does_not_lose_the_file(store: Path) -> None:
     (store / "qls/jrnl2/q1" / paths[2].name).unlink()
     result = recovered(store)
     assert rids(result) == list(range(1, 17))
-    assert only(result)[:4] == (str(paths[2]), None, None, "the journal's directory has no link to it")
+    assert told(only(result)) == (str(paths[2]), None, None, "the journal's directory has no link to it")
 
 
 def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
@@ -276,7 +284,7 @@ def test_the_head_of_a_line_that_lost_its_link(store: Path) -> None:
         (store / "qls/jrnl2/q1" / path.name).unlink()
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
-    assert [damage[:4] for damage in result.store.damage] == [
+    assert [told(damage) for damage in result.store.damage] == [
         (str(path), None, None, "the journal's directory has no link to it") for path in paths[:2]
     ]
 
@@ -287,7 +295,7 @@ def test_a_file_of_another_queue(store: Path) -> None:
     result = recovered(store)
     assert rids(result) == [1, 2, 3, 4]
     damage = only(result)
-    assert damage[:2] == (str(paths[1]), 72)
+    assert where(damage) == (str(paths[1]), 72)
     assert damage.what == 'file of queue "q2" in the journal of queue "q1"'
 
 
@@ -323,7 +331,7 @@ def test_records_tell_the_place_of_a_file_without_header(
     result = recovered(store)
     assert rids(result) == list(range(1, 17))
     found = only(result)
-    assert found[:4] == (str(paths[index]), offset, None, what)
+    assert told(found) == (str(paths[index]), offset, None, what)
     assert found.consequence == "its records tell the file's place"
 
 
@@ -333,7 +341,7 @@ def test_a_wrong_serial_is_seen_through(store: Path) -> None:
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
     damage = only(result)
-    assert damage[:2] == (str(paths[1]), 8)
+    assert where(damage) == (str(paths[1]), 8)
     assert damage.what.startswith("file header tells serial 0x1234, the records have 0x")
 
 
@@ -355,7 +363,7 @@ def test_a_wrong_file_number(store: Path, index: int, number: int) -> None:
     result = recovered(store)
     if index:
         assert rids(result) == list(range(1, 17))
-        assert only(result)[:2] == (str(paths[index]), 64)
+        assert where(only(result)) == (str(paths[index]), 64)
     else:  # the first of a line can have any number: nothing is missing, and the file seems to be the last
         assert sorted(rids(result)) == list(range(1, 17))
 
@@ -382,7 +390,7 @@ def test_a_file_that_was_cut(store: Path) -> None:
     result = recovered(store)
     assert rids(result) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]
     cut = only(result)
-    assert cut[:2] == (str(paths[1]), FILE_HEADER_SIZE + 2048)
+    assert where(cut) == (str(paths[1]), FILE_HEADER_SIZE + 2048)
     assert cut.consequence == "records beyond its end are lost"
 
 
@@ -391,7 +399,7 @@ def test_a_header_with_another_data_size(store: Path) -> None:
     change(paths[2], 32, struct.pack("<Q", 2048))
     result = recovered(store)
     assert rids(result) == list(range(1, 13))
-    assert only(result)[:2] == (str(paths[2]), 32)
+    assert where(only(result)) == (str(paths[2]), 32)
 
 
 def test_the_only_file_cut_off(store: Path) -> None:
@@ -400,7 +408,7 @@ def test_the_only_file_cut_off(store: Path) -> None:
     os.truncate(path, FILE_HEADER_SIZE + SIZE // 2)
     result = recovered(store)
     assert rids(result) == [1, 2]
-    assert only(result)[:2] == (str(path), FILE_HEADER_SIZE + SIZE // 2)
+    assert where(only(result)) == (str(path), FILE_HEADER_SIZE + SIZE // 2)
     assert "records beyond its end are lost" in only(result).consequence
 
 
@@ -415,7 +423,7 @@ def test_the_end_of_a_line_in_the_pool(store: Path, files: int) -> None:
     paths[-1].write_bytes(content)
     result = recovered(store)
     assert rids(result) == list(range(1, 4 * files + 1))
-    assert only(result)[:2] == (str(waiting), None)
+    assert where(only(result)) == (str(waiting), None)
     assert "in the pool" in only(result).what
 
 

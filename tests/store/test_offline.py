@@ -256,7 +256,7 @@ def test_a_lost_prepared_list_tells_what_that_means(builder: StoreBuilder) -> No
     assert "count as never prepared" in damage.consequence
     shutil.rmtree(builder.rhm / "tpl")
     (damage,) = recovered(path).store.damage
-    assert damage[:3] == (str(path), None, None)
+    assert (damage.file, damage.offset, damage.rid) == (str(path), None, None)
     assert damage.what == "there is no transaction prepared list, though journals hold transactions"
     assert "count as never prepared" in damage.consequence
 

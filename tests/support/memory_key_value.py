@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from store.key_value import CatalogueError
+from store.key_value import CatalogueError, MapDamage
 
 
 class MemoryKeyValue:
@@ -14,7 +14,7 @@ class MemoryKeyValue:
         self.contents: dict[bytes, bytes] = {}
         self.checkpoints: dict[str, MemoryKeyValue] = {}
         self.batches = 0
-        self.damage: tuple[str, ...] = ()
+        self.damage: tuple[MapDamage, ...] = ()
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from store.check.check import check_store
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.disk import OsDisk
 from store.offline import open_store
 from tests.support.fixtures import unpack
@@ -35,8 +36,8 @@ OBJECTS: list[dict[str, Any]] = [
         "kind": "record", "queue": "a-queue-of-a-long-name", "type": "dequeue", "rid": 2, "file": PLACE, "offset": 512,
         "size": 128, "flush": 3, "checksum": "crc ok", "flags": ["last-of-flush"], "dequeued_rid": 1, "xid": XID,
     },
-    damage_object(Damage(PLACE, 0xC00, 5, "enqueue record without its tail", "4 blocks are skipped")),
-    damage_object(Damage(PLACE, None, None, "cannot be read", "the rest of the journal is lost")),
+    damage_object(Damage(PLACE, 0xC00, 5, DamageKind.FLUSHES_MISSING, last=4, first=6)),
+    damage_object(Damage(PLACE, None, None, DamageKind.JOURNAL_BREAKS_OFF, reason="Input/output error")),
 ]  # fmt: skip
 
 

@@ -19,6 +19,8 @@ from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import Amqp10Message, MessageHeader
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.journal.journal import Journal
 from tools.dump.body_files import BodyFile
 from tools.dump.selection import BodyForm
@@ -134,8 +136,8 @@ def _sections(data: bytes, message: Amqp10Message) -> list[bytes]:
 def undecoded(journal: Journal, rid: int, place: int, problem: str) -> Damage:
     """The damage that a message is whose header cannot be decoded."""
     file, offset = journal.stream.locate(place)
-    what = f"message header cannot be decoded: {problem}"
-    return Damage(file.path, offset, rid, what, "its data are given as they are, as the body")
+    kind, effect = DamageKind.MESSAGE_UNDECODABLE, Effect.SHOWN_AS_BODY
+    return Damage(file.path, offset, rid, kind, effect, problem=problem)
 
 
 def message_object(

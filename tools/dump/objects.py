@@ -131,7 +131,16 @@ def transaction_object(transaction: RecoveredTransaction) -> Object:
 
 def damage_object(damage: Damage) -> Object:
     """A damage."""
-    return {"kind": "damage", **damage._asdict()}
+    return {
+        "kind": "damage",
+        "file": damage.file,
+        "offset": damage.offset,
+        "rid": damage.rid,
+        "what": damage.what,
+        "consequence": damage.consequence,
+        "loses_nothing": not damage.costs,
+        "damage_kind": damage.kind.label,
+    }
 
 
 def record_object(queue: str, header: RecordHeader, xid: bytes, file: str, offset: int) -> Object:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from formats.rhm.records import Kind
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
@@ -35,7 +36,6 @@ _ENQUEUE: Final = Kind.ENQUEUE >> 24
 _DEQUEUE: Final = Kind.DEQUEUE >> 24
 _FILLER: Final = Kind.FILLER >> 24
 _LABELS: Final = {letter: kind.label for letter, kind in LETTERS.items()}
-_REST_LOST: Final = "the rest of the journal is lost"
 
 
 def read_stretch(
@@ -70,8 +70,8 @@ def read_stretch(
                 yield from rows.batch(taken)
             yield from told.batch(taken.damage)
     except OSError as error:
-        what = f"cannot be read: {error.strerror or error}"
-        yield from told.batch([(Damage(str(error.filename or part.path), None, None, what, _REST_LOST), None)])
+        path, reason = str(error.filename or part.path), error.strerror or str(error)
+        yield from told.batch([(Damage(path, None, None, DamageKind.JOURNAL_BREAKS_OFF, reason=reason), None)])
     finally:
         journal.close()
 
@@ -110,6 +110,7 @@ class _DamageRows:
             "rid": damage.rid,
             "size": size,
             "damage": damage.what,
+            "damage_kind": damage.kind.label,
             "consequence": damage.consequence,
         }
         if part is not None:
@@ -191,10 +192,10 @@ class _Rows:
             return self._files(rows.places)
         if name == "xid" and not rows.xids:
             return constant(column.type, None, count)
-        if name == "consequence" or (name == "damage" and not messages):
+        if name == "consequence" or (name in _OF_DAMAGE and not messages):
             return constant(column.type, None, count)
-        if name == "damage":
-            return array("string", [_problem(message) for message in messages])
+        if name in _OF_DAMAGE:
+            return array("string", [_OF_DAMAGE[name](message) for message in messages])
         return array(column.type, _VALUES[name](self, rows))
 
     def _files(self, places: list[int]) -> Any:
@@ -320,12 +321,22 @@ class _SliceRows:
 def _problem(message: Message | None) -> str | None:
     if message is None or message.problem is None:
         return None
-    return f"message header cannot be decoded: {message.problem}"
+    return DamageKind.MESSAGE_UNDECODABLE.words(problem=message.problem)
+
+
+def _problem_kind(message: Message | None) -> str | None:
+    return None if message is None or message.problem is None else DamageKind.MESSAGE_UNDECODABLE.label
 
 
 def _xids(_rows: _Rows, rows: _SliceRows) -> list[str | None]:
     return [xid.hex() if (xid := rows.xids.get(place)) else None for place in rows.places]
 
+
+#: Column -> how its value follows from a record's message; null where it was not looked at.
+_OF_DAMAGE: Final[dict[str, Callable[[Message | None], str | None]]] = {
+    "damage": _problem,
+    "damage_kind": _problem_kind,
+}
 
 #: Column -> how its values follow from a slice's records.
 _VALUES: Final[dict[str, Callable[[_Rows, _SliceRows], Sequence[Any]]]] = {
