@@ -21,7 +21,7 @@ PREPARED_LIST: Final = "TplStore"
 SCHEMA: Final = (
     "store string, format string, queue string, journal string, file string, offset bigint, position bigint, "
     "type string, rid bigint, dequeued_rid bigint, xid string, prepared string, flags array<string>, flush bigint, "
-    "size bigint, damage string, consequence string, message_id string, timestamp bigint"
+    "size bigint, damage string, damage_kind string, consequence string, message_id string, timestamp bigint"
 )
 _STATES: Final = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 _SIZE: Final = 256

@@ -75,7 +75,8 @@ def test_what_is_odd_is_found_and_nothing_else(spark: Any) -> None:
             dequeue(99, 2304, 20),
             enqueue(16, 2560, message_id="d"),
             enqueue(2_000_000, 2816, message_id="e", xid="bb"),
-            row(STORE, "q", 3072, "damage", damage="checksum does not match", offset=3584),
+            row(STORE, "q", 3072, "damage", damage="broken", damage_kind="record-checksum", offset=3584),
+            row(STORE, "q", 3200, "damage", damage='file of queue "crc"', damage_kind="file-of-other-queue", offset=72),
         ],
     ).cache()
     found = operations(records, also=("message_id",))
@@ -90,7 +91,8 @@ def test_what_is_odd_is_found_and_nothing_else(spark: Any) -> None:
     assert rows_of(overwritten(messages_of(found)), "rid", "what", "dequeues", "position") == [
         (3, "overwritten", 1, 0),
     ]
-    assert rows_of(damage(records), "damage", "checksum", "offset") == [("checksum does not match", True, 3584)]
+    names = ("damage", "checksum", "offset")
+    assert rows_of(damage(records), *names) == [("broken", True, 3584), ('file of queue "crc"', False, 72)]
     opened = open_transactions(found, prepared_transactions(records))
     assert rows_of(opened, "xid", "state", "enqueues", "queues", "bytes") == [("bb", "unprepared", 1, 1, 256)]
     assert rows_of(in_doubt_transactions(prepared_transactions(records)), "xid") == []

@@ -163,6 +163,25 @@ class TestOpenCopy:
         assert 0 < failed < 100
         copy.close()
 
+    def test_the_damaged_file_is_told_whatever_the_directory_is_called(self, database: Path, tmp_path: Path) -> None:
+        """RocksDB tells a file in its messages alone, with its path."""
+        path = tmp_path / "CURRENT" / "000001.sst"
+        shutil.copytree(database, path)
+        flip(only(path, "*.log"), 600)
+        copy = open_copy(path)
+        assert [found.file for found in copy.damage] == [None]  # of a log it does not say which
+        copy.close()
+        flip(only(path, "*.sst"), 1500)
+        copy = open_copy(path)
+        with pytest.raises(CatalogueError) as met:
+            list(copy.items(b""))
+        assert met.value.file == str(only(path, "*.sst"))
+        copy.close()
+        (path / "CURRENT").unlink()
+        with pytest.raises(CatalogueError) as met:
+            open_copy(path)
+        assert met.value.file == str(path / "CURRENT")
+
 
 @pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.log", "*.sst"])
 def test_no_flipped_byte_goes_unnoticed(database: Path, pattern: str) -> None:

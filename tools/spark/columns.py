@@ -59,6 +59,7 @@ _RECORD: Final = (
     Column("size", "long", "bytes on disk, padding included; of damage the bytes that were skipped, if that is known"),
     Column("checksum", "string", "what was checked: crc ok, adler ok, tail ok (qpidd's legacystore), none"),
     Column("damage", "string", "what is wrong; null if nothing is"),
+    Column("damage_kind", "string", "the name of what is wrong, which stays the same: `file-size`, `record-broken`"),
     Column("consequence", "string", "of damage: what reading makes of it"),
 )
 
@@ -103,6 +104,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("offset", "long", "of damage, its place in the file"),
         Column("rid", "long", "of damage, the record id"),
         Column("reason", "string", "what is wrong, or worth knowing"),
+        Column("damage_kind", "string", "of damage: its name, which stays the same: `file-size`, `record-broken`"),
         Column("consequence", "string", "of damage: what reading makes of it"),
     ),
     "queues": (

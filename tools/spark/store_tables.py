@@ -113,6 +113,7 @@ def _damage_row(source: Input, damage: Damage, journal: Journal | None) -> Row:
         "offset": damage.offset,
         "rid": damage.rid,
         "reason": damage.what,
+        "damage_kind": damage.kind.label,
         "consequence": damage.consequence,
     }
 

@@ -21,7 +21,7 @@ from tools.spark.pipeline.effects import NEEDED
 
 #: What is taken from each message beside what the pipeline needs.
 DETAILS: Final = ("exchange", "routing_key", "message_id", "timestamp", "body_length")
-_NARROW: Final = (*NEEDED, "file", "offset", "flush", "damage", "consequence", *DETAILS)
+_NARROW: Final = (*NEEDED, "file", "offset", "flush", "damage", "damage_kind", "consequence", *DETAILS)
 _SEVERAL: Final = 8  # files of a table that has a row for each queue or finding, at most
 
 

@@ -10,11 +10,13 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
+from store.damage_kinds import CHECKSUM_KINDS
 from tools.spark.pipeline.effects import ABORTED, COMMITTED, JOURNAL
 from tools.spark.pipeline.prepared import ABORTING, ENDS, IN_DOUBT, OPERATIONS, UNPREPARED, kind_is
 
 _RIDS_IN_RANGE: Final = 20  # bits: gaps are looked for in ranges of so many record ids, each by itself
 OVERWRITTEN: Final = "overwritten"
+_CHECKSUMS: Final = tuple(sorted(kind.label for kind in CHECKSUM_KINDS))
 _UNDONE: Final = (ABORTED, ABORTING, UNPREPARED)
 
 
@@ -147,15 +149,16 @@ def damage(records: DataFrame, files: DataFrame | None = None) -> DataFrame:
     """What is damaged.
 
     Args:
-        records: columns store, queue, file, offset, rid, type, damage, consequence.
+        records: columns store, queue, file, offset, rid, type, damage, damage_kind, consequence.
         files: the table of files, which has what is wrong with headers and whole stores; None without that.
 
     Returns:
-        store, queue, file, offset, rid, damage, consequence; checksum: whether it is a checksum that does not match.
+        store, queue, file, offset, rid, damage, damage_kind, consequence; checksum: whether it is a checksum that does
+        not match.
     """
-    columns = ("store", "queue", "file", "offset", "rid", "damage", "consequence")
+    columns = ("store", "queue", "file", "offset", "rid", "damage", "damage_kind", "consequence")
     found = records.where(sql.col("damage").isNotNull()).select(*columns)
     if files is not None:
         others = files.where(sql.col("kind").isin("damage", "unusable"))
         found = found.union(others.withColumn("damage", sql.col("reason")).select(*columns)).distinct()
-    return found.withColumn("checksum", sql.lower("damage").rlike("checksum|crc"))
+    return found.withColumn("checksum", sql.coalesce(sql.col("damage_kind").isin(*_CHECKSUMS), sql.lit(False)))
