@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.checksum import extend_crc32c
+from formats.rhm.file_header import encode_file_header
 from formats.rhm.geometry import FILE_HEADER_SIZE, Geometry
 from formats.rhm.records import SALT
 from store.disk import OsDisk
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
+from store.journal.order import RingFile
 from store.journal.recovery import JournalRecovery
 from store.recover.salts import _salt_that_adds, restore_salts
 from tests.support.journal_builder import JournalBuilder
@@ -63,6 +66,23 @@ def test_nothing_is_lost(lost: tuple[int, ...], tmp_path: Path) -> None:
     restore_salts(journal)
     assert outstanding(journal) == MESSAGES
     assert [damage.consequence[:5] for damage in journal.damage] == ["none:"] * len(lost)
+
+
+def test_a_header_of_another_file_costs_the_records_that_its_own_salt_verified(tmp_path: Path) -> None:
+    """Its checksum holds, but its number and its salt are not the file's: it is not used, and the salt is gone."""
+    sound = journal_with(tmp_path / "journal", MESSAGES)
+    (file,) = [file for file in sound.files.files if file.number == 1]
+    assert isinstance(file, RingFile)
+    assert file.header is not None
+    strange = replace(file.header, file_number=3, salt=file.header.salt ^ 1)
+    content = Path(file.path).read_bytes()
+    Path(file.path).write_bytes(encode_file_header(strange) + content[FILE_HEADER_SIZE:])
+    journal = open_journal(OsDisk(), str(tmp_path / "journal"))
+    assert [(damage.file, damage.costs) for damage in journal.damage] == [(file.path, True)]
+    assert 0 < len(outstanding(journal)) < len(MESSAGES)
+    restore_salts(journal)
+    assert [damage.costs for damage in journal.damage] == [False]
+    assert outstanding(journal) == MESSAGES
 
 
 def test_a_single_record_proves_nothing(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from typing import Any, Final
 
 import pytest
 
+from formats.rhm.geometry import SECTOR_SIZE, Geometry
 from store.writable_disk import OsWritableFile
 from tests.support.dump import ROOT, dump
+from tests.support.journal_builder import JournalBuilder
 from tests.support.known_history import OUTSTANDING
 from tests.support.planted_damage import Original, back, lost
 from tests.support.planted_stores import linear_store, version_1_store, version_2_store
@@ -82,6 +84,22 @@ def test_two_bad_sectors(original: Original, tmp_path: Path, monkeypatch: pytest
     break_reading(monkeypatch, region(original, "third", 0, 32), region(original, "bill 35", 40, 100))
     recovery = recover_unreadable(original, tmp_path / "new", monkeypatch)
     assert states(original, recovery.dump()) == expected_states(lost("third", "bill 35"))
+
+
+def test_a_bad_sector_where_a_journal_seems_to_end_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No good record follows, so nothing but the sector itself tells that there was one."""
+    builder = JournalBuilder(2, Geometry(4, 8192), queue_id=7, queue_name="q")
+    for body in (b"kept" * 100, b"unreadable" * 100):
+        builder.enqueue(body)
+        builder.flush()
+    builder.write_to(tmp_path / "journal")
+    file = tmp_path / "journal" / "JournalData.0000.jdat"
+    begin = file.read_bytes().index(b"unreadable") // SECTOR_SIZE * SECTOR_SIZE
+    break_reading(monkeypatch, BadRegion(str(file), begin, begin + 2 * SECTOR_SIZE))
+    recovery = recover(tmp_path / "journal", tmp_path / "new")
+    assert recovery.summary["messages"] == 1
+    assert [line["offset"] for line in recovery.report.lines("damage")] == [begin]
+    assert recovery.report.code == 1
 
 
 def test_a_file_of_which_nothing_can_be_read(
