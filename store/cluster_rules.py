@@ -73,11 +73,13 @@ class Verdict(NamedTuple):
         problems: why not, one line each; none if it can be done.
         cluster_id: of the cluster; None if the members do not have one, or not the same.
         actions: what each member does, in their order; empty if it cannot be done.
+        lacks_clean: whether one of the problems is that no store is marked clean.
     """
 
     problems: tuple[str, ...]
     cluster_id: UUID | None
     actions: tuple[Action, ...]
+    lacks_clean: bool = False
 
 
 def plan_start(members: Sequence[Member]) -> Verdict:
@@ -93,7 +95,7 @@ def plan_start(members: Sequence[Member]) -> Verdict:
     clusters = {member.counts_as.cluster_id for member in used}
     cluster_id = clusters.pop() if len(clusters) == 1 else None
     if problems:
-        return Verdict(tuple(problems), cluster_id, ())
+        return Verdict(tuple(problems), cluster_id, (), lacks_clean=bool(used) and not clean)
     return Verdict((), cluster_id, tuple(_action(member, is_first=not used) for member in members))
 
 

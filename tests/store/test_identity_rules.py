@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 import store.log_lines as log_lines
-from store.cluster_rules import Action, Member, plan_join, plan_start
+from store.cluster_rules import Action, Member, Verdict, plan_join, plan_start
 from store.identity import NOBODY, Identity, State
 
 C1, C2 = UUID(int=0xC1), UUID(int=0xC2)
@@ -44,13 +44,13 @@ def members(*identities: Identity) -> list[Member]:
 def test_a_cluster_can_start(
     identities: tuple[Identity, ...], actions: tuple[Action, ...], cluster_id: UUID | None
 ) -> None:
-    assert plan_start(members(*identities)) == ((), cluster_id, actions)
+    assert plan_start(members(*identities)) == Verdict((), cluster_id, actions)
 
 
 @pytest.mark.parametrize("identities", [(DIRTY, DIRTY), (DIRTY, EMPTY), (DIRTY,), (EMPTY, DIRTY, EMPTY)])
 def test_no_clean_store(identities: tuple[Identity, ...]) -> None:
     verdict = plan_start(members(*identities))
-    assert verdict == ((NO_CLEAN_STORE,), C1, ())
+    assert verdict == Verdict((NO_CLEAN_STORE,), C1, (), lacks_clean=True)
     assert log_lines.no_clean_store().text == NO_CLEAN_STORE
 
 
@@ -64,7 +64,7 @@ def test_clean_stores_of_different_shut_downs() -> None:
 @pytest.mark.parametrize("other", [Identity(C2, None), Identity(C2, S1)])
 def test_stores_of_different_clusters(other: Identity) -> None:
     verdict = plan_start(members(CLEAN, other, EMPTY))
-    assert verdict == ((f"different cluster-ids: {C1} of a; {C2} of b",), None, ())
+    assert verdict == Verdict((f"different cluster-ids: {C1} of a; {C2} of b",), None, ())
 
 
 def test_all_that_is_wrong_is_told() -> None:
@@ -88,24 +88,24 @@ def test_a_store_of_no_cluster() -> None:
         NO_CLEAN_STORE,
         "a: there is a store that never was in a cluster",
     )
-    assert plan_start([alone, member("b", CLEAN)]) == ((), C1, (DISCARD, RESTORE))
+    assert plan_start([alone, member("b", CLEAN)]) == Verdict((), C1, (DISCARD, RESTORE))
 
 
 def test_truncate_discards_even_a_clean_store() -> None:
     clean = member("a", CLEAN, truncate=True)
-    assert plan_start([clean, member("b", EMPTY)]) == ((), None, (TRUNCATE, BEGIN))
-    assert plan_start([clean, member("b", CLEAN)]) == ((), C1, (DISCARD, RESTORE))
+    assert plan_start([clean, member("b", EMPTY)]) == Verdict((), None, (TRUNCATE, BEGIN))
+    assert plan_start([clean, member("b", CLEAN)]) == Verdict((), C1, (DISCARD, RESTORE))
     assert plan_start([clean, member("b", DIRTY)]).problems == (NO_CLEAN_STORE,)
     assert plan_start([member("a", Identity(C2, S2), truncate=True), member("b", CLEAN)]).problems == ()
-    assert plan_start([member("a", EMPTY, has_store=True, truncate=True)]) == ((), None, (TRUNCATE,))
+    assert plan_start([member("a", EMPTY, has_store=True, truncate=True)]) == Verdict((), None, (TRUNCATE,))
 
 
 def test_who_joins_gets_an_update_whatever_it_has() -> None:
-    assert plan_join(C1, member("a", CLEAN)) == ((), C1, (DISCARD,))
-    assert plan_join(C1, member("a", DIRTY)) == ((), C1, (DISCARD,))
-    assert plan_join(C1, member("a", DIRTY, has_store=False)) == ((), C1, (UPDATE,))
-    assert plan_join(C1, member("a", EMPTY)) == ((), C1, (UPDATE,))
-    assert plan_join(C1, member("a", EMPTY, has_store=True)) == ((), C1, (DISCARD,))
+    assert plan_join(C1, member("a", CLEAN)) == Verdict((), C1, (DISCARD,))
+    assert plan_join(C1, member("a", DIRTY)) == Verdict((), C1, (DISCARD,))
+    assert plan_join(C1, member("a", DIRTY, has_store=False)) == Verdict((), C1, (UPDATE,))
+    assert plan_join(C1, member("a", EMPTY)) == Verdict((), C1, (UPDATE,))
+    assert plan_join(C1, member("a", EMPTY, has_store=True)) == Verdict((), C1, (DISCARD,))
     assert plan_join(C2, member("a", CLEAN)).problems == (f"a: its cluster-id is {C1}, and the cluster's {C2}",)
     assert plan_join(C2, member("a", CLEAN, truncate=True)).problems == ()
 
@@ -122,7 +122,7 @@ def test_every_mixture_of_three_against_the_rules_in_other_words() -> None:
         verdict = plan_start(members(*mixture))
         assert good == (verdict.problems == ()), mixture
         assert len(verdict.actions) == (3 if good else 0)
-        assert (NO_CLEAN_STORE in verdict.problems) == bool(used and not clean)
+        assert (NO_CLEAN_STORE in verdict.problems) == verdict.lacks_clean == bool(used and not clean)
         if good and used:
             assert verdict.actions.count(RESTORE) == len(clean)
             assert DISCARD in verdict.actions or len(used) == len(clean)

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-import store.log_lines as log_lines
 from store.cluster_rules import Verdict
 from store.identity import State
 from store.layout import StoreKind
@@ -101,7 +100,7 @@ _WORDS = {"start": "start", "join": "be joined"}
 
 
 def _advice(of: str, verdict: Verdict) -> list[str]:
-    if log_lines.no_clean_store().text in verdict.problems:
+    if verdict.lacks_clean:
         return ["Find the store to start from (--best), and mark that one as clean: qpid-cluster-store -c DIR"]
     if of == "start":
         return [

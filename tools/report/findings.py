@@ -64,7 +64,7 @@ def verdict(listed: list[Sum], *, empty: bool) -> Markup:
 
 def finding_table(listed: list[Sum]) -> Markup:
     """All kinds that were found, each with what it means."""
-    heads = ("", "finding", "how many", "queues")
+    heads = (("", None), ("finding", None), ("how many", "number"), ("queues", "number"))
     rows = (
         tag(
             "tr",
@@ -75,12 +75,8 @@ def finding_table(listed: list[Sum]) -> Markup:
         )
         for entry in listed
     )
-    head = tag("tr", *(tag("th", text, scope="col", class_=_class(text)) for text in heads))
+    head = tag("tr", *(tag("th", text, scope="col", class_=class_) for text, class_ in heads))
     return scrolled("findings", tag("table", tag("thead", head), tag("tbody", *rows)))
-
-
-def _class(text: str) -> str | None:
-    return "number" if text in ("how many", "queues") else None
 
 
 def scrolled(label: str, table: Markup, class_: str = "scroll") -> Markup:
