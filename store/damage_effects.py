@@ -128,7 +128,7 @@ class Effect(Enum):
     CHANGES_NOTHING = (
         Loss.CERTAINTY, "it changes nothing; the transaction that was meant, if it is there, stays open"
     )  # fmt: skip
-    CHANGE_NOTHING = Loss.CERTAINTY, "they change nothing"
+    THEY_CHANGE_NOTHING = Loss.CERTAINTY, "they change nothing"
     DELIVERED_AS_IT_IS = Loss.CERTAINTY, "it is delivered as it is: a consumer may fail on it"
     SHOWN_AS_BODY = Loss.CERTAINTY, "its data are given as they are, as the body"
     OF_EARLIER_LAP = (

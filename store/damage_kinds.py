@@ -3,8 +3,9 @@
 Each kind lists what reading can make of it, as `damage_effects` has it; the first effect is the usual one, and where
 there are several, whoever finds the damage names the one that holds.
 
-The names are stable: tools show `label`, the name in kebab case, and other programs may rely on it. The words are for
-people alone; `damage_effects` says how details stand in them.
+The names are stable: tools show `label`, the name in kebab case, and other programs may rely on it. What is BROKEN was
+read and does not follow its format; what is UNREADABLE the system does not let be read. The words are for people alone;
+`damage_effects` says how details stand in them.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class DamageKind(Enum):
         Effect.JOURNALS_NOT_READ, Effect.POOL_FILES_NOT_FOUND, Effect.FOUND_BY_HEADERS,
     )  # fmt: skip
     PATH_UNREADABLE = "cannot be looked at: {reason}", Effect.JOURNAL_NOT_READ, Effect.POOL_FILES_NOT_FOUND
-    JOURNAL_UNREADABLE = "{problem}", Effect.MESSAGES_LOST, Effect.COUNT_AS_UNPREPARED
-    JOURNAL_CANNOT_BE_READ = "cannot be read: {reason}", Effect.MESSAGES_LOST, Effect.COUNT_AS_UNPREPARED
+    JOURNAL_BROKEN = "{problem}", Effect.MESSAGES_LOST, Effect.COUNT_AS_UNPREPARED
+    JOURNAL_UNREADABLE = "cannot be read: {reason}", Effect.MESSAGES_LOST, Effect.COUNT_AS_UNPREPARED
     SECOND_JOURNAL = 'a second journal of queue "{queue}"', Effect.NOT_READ
     QUEUE_WITHOUT_JOURNAL = 'queue "{queue}" has no journal', Effect.MESSAGES_LOST
     ORPHANED_JOURNAL = (
@@ -164,7 +165,7 @@ class DamageKind(Enum):
         "the journal's directory has no link to it", Effect.READ_IN_PLACE, Effect.READ_SINCE_NEEDED
     )  # fmt: skip
     FILE_IN_POOL = "the end of a journal lies in the pool, among the files that wait for one", Effect.READ_IN_PLACE
-    FILE_COPIED = "a second copy of file {number}, {first}", Effect.NOT_READ
+    FILE_SECOND_COPY = "a second copy of file {number}, {first}", Effect.NOT_READ
     FILE_OUT_OF_PLACE = "file number {told} contradicts the other files", Effect.PLACED_BY_RIDS
     FILE_DATA_SIZE = (
         "file header tells {told} bytes of data area, the journal's other sizes {size}", Effect.HEADER_NOT_BELIEVED
@@ -221,7 +222,7 @@ class DamageKind(Enum):
     DEQUEUED_NOT_THERE = "dequeue of record 0x{target:x}, which is not enqueued", Effect.REMOVES_NOTHING
     TRANSACTION_NOT_OPEN = "{record} of transaction {xid}, which is not open", Effect.CHANGES_NOTHING
     MORE_UNFOUNDED = (
-        "{records} more records about messages or transactions that are not there", Effect.CHANGE_NOTHING
+        "{records} more records about messages or transactions that are not there", Effect.THEY_CHANGE_NOTHING
     )  # fmt: skip
     BEGINNING_LOST = (
         "file is all zeros, as if never written, though {messages} messages were dequeued that are not in the journal",
@@ -265,7 +266,7 @@ class DamageKind(Enum):
         "is no directory, and should be that of the transaction prepared list", Effect.COUNT_AS_UNPREPARED
     )  # fmt: skip
     PREPARED_LIST_MISSING = "there is no transaction prepared list", Effect.IN_DOUBT_DROPPED
-    PREPARED_LIST_MISSED = (
+    PREPARED_LIST_NEEDED = (
         "there is no transaction prepared list, though journals hold transactions", Effect.COUNT_AS_UNPREPARED
     )  # fmt: skip
     PREPARED_LIST_BLANK = (
@@ -320,8 +321,8 @@ class DamageKind(Enum):
     # ---- the catalogue, and its second copy ----
 
     CATALOGUE_MISSING = "there is no catalogue", Effect.WIRING_LOST
-    CATALOGUE_UNREADABLE = "{problem}", Effect.WIRING_LOST
-    CATALOGUE_BEHIND_COPY = "{problem}{missing:?; not in it: %}{gone:?; deleted since: %}", Effect.COPY_TAKEN
+    CATALOGUE_BROKEN = "{problem}", Effect.WIRING_LOST
+    CATALOGUE_NOT_BELIEVED = "{problem}{missing:?; not in it: %}{gone:?; deleted since: %}", Effect.COPY_TAKEN
     CATALOGUE_COPY_DAMAGED = "{problem}", Effect.QUEUES_FROM_JOURNALS
     CATALOGUE_ENTRY = "{problem}{key:? (key %)}", Effect.REST_READ
     CATALOGUE_RESERVATION = "{problem}", Effect.RIDS_GO_ON

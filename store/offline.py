@@ -257,7 +257,7 @@ class OfflineStore:
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2, StoreKind.LOOSE)
         if self._has_no_prepared_list() and whole and (commits or self._should_have_prepared_list(transactions)):
-            self.damage.append(Damage(self.layout.path, None, None, DamageKind.PREPARED_LIST_MISSED))
+            self.damage.append(Damage(self.layout.path, None, None, DamageKind.PREPARED_LIST_NEEDED))
         elif commits and self._is_blank_legacy_list(prepared_list):
             path = self.layout.path if self.prepared_list is None else self.prepared_list.path
             self.damage.append(Damage(path, None, None, DamageKind.PREPARED_LIST_BLANK))

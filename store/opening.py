@@ -193,8 +193,8 @@ class _Opening:
 
 def _unreadable(directory: str, error: NotAJournalError | OSError, effect: Effect) -> Damage:
     if isinstance(error, OSError):
-        return Damage(directory, None, None, DamageKind.JOURNAL_CANNOT_BE_READ, effect, reason=error.strerror)
-    return Damage(directory, None, None, DamageKind.JOURNAL_UNREADABLE, effect, problem=str(error))
+        return Damage(directory, None, None, DamageKind.JOURNAL_UNREADABLE, effect, reason=error.strerror)
+    return Damage(directory, None, None, DamageKind.JOURNAL_BROKEN, effect, problem=str(error))
 
 
 def _believe_directory(journal: Journal, name: str) -> None:

@@ -160,7 +160,7 @@ def _restored(judgement: Judgement, view: CatalogueView, path: str) -> Surroundi
     lost, gone = differences(view.entries, judgement.entries)
     missing = shown(lost) if lost and view.entries else None
     deleted = shown(gone) if gone else None
-    kind = DamageKind.CATALOGUE_BEHIND_COPY
+    kind = DamageKind.CATALOGUE_NOT_BELIEVED
     found.damage.extend(
         Damage(each.file or path, None, None, kind, problem=str(each), missing=missing, gone=deleted)
         for each in judgement.damage
@@ -178,7 +178,7 @@ def _begun(judgement: Judgement, path: str, found: Surroundings) -> None:
 
 def _unreadable(directory: str, error: CatalogueError) -> Damage:
     """The damage that a catalogue is which cannot be opened, or not be read to its end."""
-    return Damage(error.file or directory, None, None, DamageKind.CATALOGUE_UNREADABLE, problem=str(error))
+    return Damage(error.file or directory, None, None, DamageKind.CATALOGUE_BROKEN, problem=str(error))
 
 
 def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int | None:

@@ -232,7 +232,7 @@ def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[Fo
         first = kept.setdefault(entry.serial, entry)
         if first is not entry:
             number = _number(entry)
-            damage.append(Damage(entry.path, None, None, DamageKind.FILE_COPIED, number=number, first=first.path))
+            damage.append(Damage(entry.path, None, None, DamageKind.FILE_SECOND_COPY, number=number, first=first.path))
     return list(kept.values())
 
 

@@ -19,8 +19,8 @@ ROOT: Final = Path(__file__).parents[2]
 LOSSES: Final = """
     directory-unreadable          journal, journal, certainty
     path-unreadable               journal, journal
+    journal-broken                journal, transactions
     journal-unreadable            journal, transactions
-    journal-cannot-be-read        journal, transactions
     second-journal                records
     queue-without-journal         journal
     orphaned-journal              journal, journal, journal, journal
@@ -61,7 +61,7 @@ LOSSES: Final = """
     file-number-twice             records
     file-without-link             nothing, nothing
     file-in-pool                  nothing
-    file-copied                   records
+    file-second-copy              records
     file-out-of-place             certainty
     file-data-size                nothing
     file-serial                   nothing
@@ -106,7 +106,7 @@ LOSSES: Final = """
     messages-disagree             certainty
     prepared-list-no-directory    transactions
     prepared-list-missing         transactions
-    prepared-list-missed          transactions
+    prepared-list-needed          transactions
     prepared-list-blank           transactions
     prepared-list-gone            transactions
     store-file-missing            nothing
@@ -125,8 +125,8 @@ LOSSES: Final = """
     other-message-count           records, certainty
     queue-gone                    wiring
     catalogue-missing             wiring
-    catalogue-unreadable          wiring
-    catalogue-behind-copy         nothing
+    catalogue-broken              wiring
+    catalogue-not-believed        nothing
     catalogue-copy-damaged        wiring
     catalogue-entry               wiring
     catalogue-reservation         nothing

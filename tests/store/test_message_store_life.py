@@ -23,7 +23,7 @@ from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from store.environment import Environment, system_environment, tool_environment
 from store.journal.gathering import data_crc
-from store.journal.step import JournalFailedError, JournalFullError
+from store.journal.step import JournalFailedError, JournalFullError, ThresholdError
 from store.log_lines import Level
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal
@@ -507,6 +507,28 @@ def test_two_stores_in_one_process(environment: Environment, tmp_path: Path) -> 
         opened = OpenedStore(environment, tmp_path / name)
         assert opened.recovered_data() == {"orders": [b"one message"] * 50}
         opened.store.close()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "line"),
+    [
+        (JournalFullError("whatever it says"), log_lines.journal_full("orders")),
+        (ThresholdError("Journal full, it says"), log_lines.threshold_exceeded("orders")),
+    ],
+)
+def test_a_refusal_is_logged_by_what_it_is_and_not_by_what_it_says(
+    path: Path, refusal: JournalFullError, line: log_lines.LogLine
+) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+
+    def refuse() -> None:
+        raise refusal
+
+    opened.lines.clear()
+    with pytest.raises(type(refusal)):
+        opened.store.append.with_room(journal, refuse)
+    assert opened.lines == [line]
 
 
 def test_a_refusal_is_logged_once_until_something_is_taken(path: Path) -> None:
