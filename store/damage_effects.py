@@ -213,6 +213,13 @@ class Effect(Enum):
     )
     KEPT_ASIDE = Loss.JOURNAL, "it is kept aside"
     KEPT_IN_ORPHANS = Loss.JOURNAL, "it is kept aside, in orphans"
+    RECOVER_AGAIN = (
+        Loss.JOURNAL,
+        (
+            "what is missing in it is not known: run qstore-recover again with the same source and destination, which "
+            "removes this and begins anew"
+        ),
+    )
 
     # ---- transactions are lost ----
 

@@ -63,6 +63,8 @@ class DamageKind(Enum):
         Effect.ORPHAN_LEFT_OUT, Effect.ORPHAN_KEPT_ASIDE, Effect.ORPHAN_NOT_KNOWN, Effect.KEPT_ASIDE,
     )  # fmt: skip
 
+    RECOVERY_UNFINISHED = "a store that qstore-recover was building, which is not whole", Effect.RECOVER_AGAIN
+
     # ---- a journal's info file ----
 
     INFO_FILE_BROKEN = "{problem}", Effect.INFO_FROM_FILES

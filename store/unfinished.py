@@ -41,6 +41,8 @@ from enum import Enum
 from typing import Final
 
 from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.journal.journal import Journal
 
@@ -54,11 +56,6 @@ CATALOGUE: Final = "catalogue"
 NEW_CATALOGUE: Final = "catalogue.new"
 KEPT: Final = "resized"  # where journals are kept that were replaced
 RECOVERING, RECOVERED = "RECOVERING", "RECOVERED"  # marks that qstore-recover puts beside the store that it builds
-_NOT_WHOLE: Final = "a store that qstore-recover was building, which is not whole"
-_RECOVER_AGAIN: Final = (
-    "what is missing in it is not known: run qstore-recover again with the same source and destination, which removes "
-    "this and begins anew"
-)
 
 
 class Unfinished(Enum):
@@ -94,7 +91,7 @@ class Unfinished(Enum):
         "the journal of a queue that was refused because the catalogue could not be written, and is there all the "
         "same; it is empty, and the next start gives the queue another one"
     )
-    BEGUN_RECOVERY = f"{_NOT_WHOLE}; {_RECOVER_AGAIN}"
+    BEGUN_RECOVERY = f"{DamageKind.RECOVERY_UNFINISHED.words()}; {Effect.RECOVER_AGAIN.words()}"
     BUILT_RECOVERY = (
         "the mark of a qstore-recover that was killed after it had built the whole store; the store can be used as it "
         "is, and the next start removes the mark"
@@ -146,7 +143,7 @@ def recovery_around(disk: Disk, path: str) -> tuple[str, Unfinished] | None:
 
 def recovery_damage(mark: str) -> Damage:
     """What is wrong with a store that a recovery has not finished, for those that read it all the same."""
-    return Damage(mark, None, None, _NOT_WHOLE, _RECOVER_AGAIN)
+    return Damage(mark, None, None, DamageKind.RECOVERY_UNFINISHED)
 
 
 def unfinished_list(disk: Disk, root: str) -> Unfinished | None:

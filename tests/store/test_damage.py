@@ -146,6 +146,7 @@ LOSSES: Final = """
     unknown-journal-unreadable    journal
     unknown-journal               journal
     journal-not-in-use            journal, nothing
+    recovery-unfinished           journal
     directory-without-journal     nothing
 """
 PAIRS: Final = [(kind, effect) for kind in DamageKind for effect in kind.effects]
