@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from broker.logs import printable
 from broker.pid_file import PidFile, holder_of
+from formats.wording import printable
 
 _LOCK: Final = "lock"
 _MODE: Final = 0o700

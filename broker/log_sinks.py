@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from broker.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, TRACE, LogError, Rules, printable
+from broker.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, TRACE, LogError, Rules
+from formats.wording import printable
 
 _NAMES: Final = {level: name for name, level in LEVELS.items()}
 _SYSLOG_ADDRESS: Final = "/dev/log"

@@ -24,6 +24,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from formats.wording import printable
+
 TRACE, DEBUG, INFO, NOTICE = 5, logging.DEBUG, logging.INFO, 25
 WARNING, ERROR, CRITICAL = logging.WARNING, logging.ERROR, logging.CRITICAL
 
@@ -203,10 +205,3 @@ class Rules:
 def enabled_rules(rules: Sequence[str], *, trace: bool) -> Sequence[str]:
     """The rules of `--log-enable`, with what stands for none and for `--trace`."""
     return [*(rules or [DEFAULT_RULE]), *(["trace+"] if trace else [])]
-
-
-def printable(text: str) -> str:
-    """`text` on one line: each character that cannot be printed as the escape that Python writes for it."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NamedTuple
 
-from broker.logs import printable
 from broker.options.option import Given, Group, Kind, Option
 from broker.store_protocol import ModuleOption, StoreModule
+from formats.wording import printable
 
 GROUP: Final = "qstore.modules"
 

@@ -27,12 +27,13 @@ from typing import Final, NoReturn
 from broker import daemon, service_manager
 from broker.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
 from broker.life import Life, LoadedModule, StartError
-from broker.logs import LogError, log_of, printable
+from broker.logs import LogError, log_of
 from broker.modules import ModuleError
 from broker.options.help import help_text
 from broker.options.option import OptionError
 from broker.options.values import Values
 from broker.plan import Plan, has_lost_log, make_plan, settings_of, start_logging
+from formats.wording import printable
 
 _LOG: Final = log_of("Broker")
 

@@ -1,4 +1,4 @@
-"""Numbers of things in text for people."""
+"""Text for people: numbers of things, nouns with their articles, and names on one line."""
 
 from __future__ import annotations
 
@@ -17,3 +17,10 @@ def plural(number: float, one: str, many: str = "") -> str:
 def with_article(noun: str) -> str:
     """A noun with its indefinite article: `a queue`, `an exchange`."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def printable(text: str) -> str:
+    """`text` on one line: each character that cannot be printed as the escape that Python writes for it."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -29,11 +29,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
+from formats.wording import printable
 from store.catalogue import Catalogue, CatalogueDamage
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
 from store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
-from store.log_lines import Level, LogLine, printable
+from store.log_lines import Level, LogLine
 from store.store_directory import StoreDirectory, remove_tree
 from store.topology import (
     NAME,

@@ -34,6 +34,7 @@ from formats.broker_records.wiring import (
 from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import JournalInfo
+from formats.wording import printable
 from store.background import Background
 from store.catalogue import Catalogue
 from store.environment import Environment
@@ -130,7 +131,7 @@ class Changes:
             done(journal, None)
 
         def run(_: Exception | None = None) -> None:
-            self._run(f'queue "{log_lines.printable(record.name)}" cannot be made', work, made, done)
+            self._run(f'queue "{printable(record.name)}" cannot be made', work, made, done)
 
         leaving = self._leaving.get(record.name)
         if leaving is None:
@@ -176,7 +177,7 @@ class Changes:
         def finished(_: Exception | None) -> None:
             self._leaving.pop(journal.name, None)
             journal.is_leaving = True
-            self._run(f'queue "{log_lines.printable(journal.name)}" cannot be deleted', work, deleted, refused)
+            self._run(f'queue "{printable(journal.name)}" cannot be deleted', work, deleted, refused)
 
         self._leaving[journal.name] = journal
         self._flusher.when_synced((journal,), finished)
@@ -191,7 +192,7 @@ class Changes:
             self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(record)))
 
         work = self._named(Kind.EXCHANGE, record, create)
-        self._change(f'exchange "{log_lines.printable(record.name)}" cannot be made', work, done)
+        self._change(f'exchange "{printable(record.name)}" cannot be made', work, done)
 
     def delete_exchange(self, number: int, done: Changed[None]) -> None:
         """Delete an exchange and all bindings of it."""
@@ -211,7 +212,7 @@ class Changes:
             self._catalogue.create_binding(entry)
             return entry
 
-        self._change(f'binding of queue "{log_lines.printable(record.queue_name)}" cannot be made', work, done)
+        self._change(f'binding of queue "{printable(record.queue_name)}" cannot be made', work, done)
 
     def delete_binding(self, binding: BindingEntry, done: Changed[None]) -> None:
         """Delete one binding."""

@@ -40,7 +40,7 @@ from formats.broker_records.wiring import (
     Queue,
 )
 from formats.catalogue import Kind
-from formats.wording import plural
+from formats.wording import plural, printable
 from store.catalogue import Catalogue
 from store.damage import Damage
 from store.damage_kinds import DamageKind
@@ -50,7 +50,7 @@ from store.journal.recovery import Outcome
 from store.journal_build import described
 from store.key_value import CatalogueError
 from store.layout import UnusableInputError
-from store.log_lines import Level, LogLine, journal_created, printable
+from store.log_lines import Level, LogLine, journal_created
 from store.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
 from store.parameters import OnDamage, StoreParameters
 from store.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild

@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
-from formats.wording import plural
+from formats.wording import plural, printable
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.gathering import data_crc, record_blocks
@@ -29,7 +29,6 @@ from store.journal.space import RingSpace
 from store.journal.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.storage import create_journal, remove_journal
 from store.journal.writer_state import new_state
-from store.log_lines import printable
 from store.sizing import MAX_PAGES
 from store.sync.driver import sync_all
 from store.taking_up import take_up

@@ -20,6 +20,7 @@ from formats.checksum import extend_crc32c
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import TAIL
+from formats.wording import printable
 from store.environment import Environment
 from store.journal.gathering import (
     BLOCK_SHIFT,
@@ -35,7 +36,6 @@ from store.journal.relocating import DEQUEUE, ENQUEUE
 from store.journal.step import Step
 from store.journal.storage import JournalStorage, create_journal
 from store.journal_build import FLUSH_BYTES, JournalTooSmallError, described
-from store.log_lines import printable
 
 _FLUSH_BLOCKS: Final = FLUSH_BYTES // BLOCK_SIZE
 _WRITE_BYTES: Final = 1 << 20  # of one write

@@ -37,6 +37,8 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from formats.wording import printable
+
 MAX_IN_DOUBT_LINES: Final = 20
 TPL_NAME: Final = "TplStore"  # of the prepared list's journal (P-14)
 
@@ -60,13 +62,6 @@ class LogLine(NamedTuple):
 
     level: Level
     text: str
-
-
-def printable(text: str) -> str:
-    """`text` on one line: each character that cannot be printed as the escape that Python writes for it."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 # ---- options ----

@@ -28,6 +28,7 @@ from uuid import UUID
 
 import store.log_lines as log_lines
 import store.outage as outage
+from formats.wording import printable
 from store.appender import Appender
 from store.catalogue import Catalogue
 from store.catalogue_opening import CatalogueOpening
@@ -168,7 +169,7 @@ class MessageStore:
         """Say which objects have the name of another, which earlier versions of the store let happen."""
         for each in wiring.duplicates:
             found = each.damage(self.directory.catalogue)
-            text = f"{found.file}: {log_lines.printable(found.what)}: {log_lines.printable(found.consequence)}"
+            text = f"{found.file}: {printable(found.what)}: {printable(found.consequence)}"
             if self.parameters.on_damage is OnDamage.REFUSE:
                 raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse")
             self._log(LogLine(Level.CRITICAL, f"{text}; delete one of them when its messages are no longer needed"))

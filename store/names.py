@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import store.log_lines as log_lines
 from formats.broker_records.wiring import Bridge, Exchange, GeneralObject, Link, Queue
 from formats.catalogue import Kind
+from formats.wording import printable
 from store.errors import NameTakenError
 from store.wiring import Wiring
 
@@ -51,7 +51,7 @@ class TakenNames:
         holders = self._holders.get((kind, name))
         if holders and name:
             raise NameTakenError(
-                f'there is a {kind} of the name "{log_lines.printable(name)}" already, with the id {min(holders)}'
+                f'there is a {kind} of the name "{printable(name)}" already, with the id {min(holders)}'
             )
 
     def add(self, kind: Kind, number: int, record: Record) -> None:

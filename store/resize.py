@@ -41,7 +41,7 @@ from formats.catalogue import QueueEntry
 from formats.rhm.close_record import ClosedJournal
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
-from formats.wording import plural
+from formats.wording import plural, printable
 from store.catalogue import Catalogue
 from store.catalogue_opening import CatalogueOpening
 from store.close_record import read_closing, write_close_record
@@ -52,7 +52,7 @@ from store.journal.directory import INFO_SUFFIX
 from store.journal.storage import mark_deleted, remove_journal, unmark_deleted
 from store.journal_build import described
 from store.key_value import CatalogueError
-from store.log_lines import LogLine, printable
+from store.log_lines import LogLine
 from store.parameters import StoreParameters
 from store.queue_journal import TPL_NAME
 from store.rebuild import Rebuilt, rebuild

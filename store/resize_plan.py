@@ -15,6 +15,7 @@ from typing import NamedTuple
 from formats.catalogue import QueueEntry
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
+from formats.wording import printable
 from store.close_record import Closing, damage_of
 from store.damage import Damage
 from store.disk import Disk
@@ -23,7 +24,6 @@ from store.journal.directory import NotAJournalError, open_journal
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
 from store.journal_build import JournalContent, fitting_geometry
-from store.log_lines import printable
 from store.sizing import MAX_PAGES
 
 #: Says what geometry a journal is to have: called with its name and what it has; None to leave it as it is.

@@ -24,7 +24,7 @@ from formats.catalogue import QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.rhm.store_file import StoreFile
-from formats.wording import plural
+from formats.wording import plural, printable
 from store.catalogue import Catalogue
 from store.close_record import damage_of, read_closing
 from store.damage import Damage
@@ -48,7 +48,7 @@ from store.journal.storage import (
 from store.journal_build import described
 from store.key_value import CatalogueError
 from store.leftovers import find_leftovers
-from store.log_lines import Level, LogLine, printable
+from store.log_lines import Level, LogLine
 from store.parameters import OnDamage, StoreParameters
 from store.prepared import PreparedTransaction, prepared_transactions
 from store.queue_journal import TPL_NAME, QueueJournal

@@ -23,9 +23,9 @@ from typing import Final
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
+from formats.wording import printable
 from store.environment import Environment
 from store.journal_build import JournalContent
-from store.log_lines import printable
 from store.parameters import StoreParameters
 from store.queue_copy import LeftOut, QueueCopy, counted_content
 from store.queue_journal import TPL_NAME

@@ -24,14 +24,13 @@ from formats.amqp_0_10.types import encode_name
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import Kind, RecordHeader
-from formats.wording import plural
+from formats.wording import plural, printable
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.storage import JournalStorage, create_journal, remove_journal
 from store.journal.version_1_ring import Version1Ring
 from store.journal.version_1_writer import reserve_blocks
 from store.journal_build import JournalContent, JournalTooSmallError, described
-from store.log_lines import printable
 
 _HASH_DIRECTORIES: Final = 29
 _HASH_FACTOR: Final = 33

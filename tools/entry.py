@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from tools.dump.tables import printable
+from tools.console.text import printable
 
 EXIT_DAMAGE: Final = 1
 EXIT_UNUSABLE: Final = 2

@@ -24,15 +24,15 @@ from store.errors import StoreError
 from store.identity import NOBODY, Identity, IdentityError, State, StoreIdentity
 from store.layout import UnusableInputError
 from tools.check.report import plain_console
-from tools.dump.json_lines import JsonLines
-from tools.dump.tables import printable
+from tools.console.json_lines import JsonLines
+from tools.console.progress import reading_progress
+from tools.console.text import printable
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.identity.candidates import Candidate, candidate, ranked
 from tools.identity.change import NotToBeChangedError, held
 from tools.identity.look import Look, UnusableDirectoryError, look
 from tools.identity.objects import Object, candidate_object, change_object, store_object, verdict_object
 from tools.identity.report import show_candidates, show_store, show_verdict
-from tools.progress import reading_progress
 
 _PROGRAM: Final = "qpid-cluster-store"
 _ALIAS: Final = "qstore-identity"

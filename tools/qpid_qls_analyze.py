@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from store.disk import OsDisk
+from tools.console.text import one_line
 from tools.entry import run_drop_in
 from tools.qls_analyze.analysis import Analysis, OutputError, is_store
 from tools.qls_analyze.problems import Problems
 from tools.qls_analyze.show import Show
-from tools.store_chk.text import one_line
 
 NAME: Final = "qpid-qls-analyze"
 VERSION: Final = "1.0"  # of the original

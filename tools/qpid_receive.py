@@ -16,7 +16,7 @@ import click
 
 from broker.client import Empty, LinkError, Message, Receiver, Sender, Session
 from formats.wording import plural
-from tools.dump.tables import printable
+from tools.console.text import printable
 from tools.entry import EXIT_INTERRUPTED, distribution_version, run
 from tools.messaging.interruption import Interruption
 from tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no

@@ -15,11 +15,11 @@ from typing import Final
 
 from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.disk import OsDisk
+from tools.console.text import one_line
 from tools.entry import run_drop_in
 from tools.store_chk.check import Checker, CsvSelection, Show
 from tools.store_chk.csv_test import CsvFileError
 from tools.store_chk.errors import CheckError
-from tools.store_chk.text import one_line
 
 NAME: Final = "qpid-store-chk"
 VERSION: Final = "1.0"  # of the original

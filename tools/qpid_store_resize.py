@@ -18,11 +18,11 @@ from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.errors import StoreError, advice
 from store.sizing import DEFAULT_FILES, MAX_PAGES
 from store.writable_disk import OsWritableDisk
+from tools.console.text import one_line
 from tools.entry import run_drop_in
 from tools.resize.drop_in import Resizer, Wanted
 from tools.store_chk.check import Show
 from tools.store_chk.errors import CheckError
-from tools.store_chk.text import one_line
 
 NAME: Final = "qpid-store-resize"
 VERSION: Final = "1.0"  # of the original

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from formats.wording import plural
 from tools.check.report import plain_console
-from tools.dump.json_lines import JsonLines
-from tools.dump.tables import printable
+from tools.console.json_lines import JsonLines
+from tools.console.tables import Column, print_line, print_table
+from tools.console.text import printable
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
 from tools.figures import label, percent
 from tools.report.page import render
 from tools.size.amounts import exact, human, parse_amount
-from tools.size.tables import Column, print_line, print_table
 from tools.spark.analyze.request import QUEUES, REPORT, STEPS, SUMMARY, Request, UnusableRequestError, clean_up, prepare
 from tools.spark.needed import missing
 

@@ -20,11 +20,11 @@ from store.layout import UnusableInputError
 from store.offline import open_store
 from tools.check.objects import journal_object, notice_object, store_object, transactions_of
 from tools.check.report import plain_console, show_report
-from tools.dump.json_lines import JsonLines
+from tools.console.json_lines import JsonLines
+from tools.console.progress import reading_progress
+from tools.console.text import printable
 from tools.dump.objects import damage_object
-from tools.dump.tables import printable
 from tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, distribution_version, fail, run
-from tools.progress import reading_progress
 
 _EPILOG = """
 \b

@@ -21,15 +21,15 @@ from store.errors import advice
 from store.in_use import holder_of_store
 from store.layout import UnusableInputError
 from store.offline import OfflineStore, RecoveredStore, open_store
+from tools.console.json_lines import JsonLines
+from tools.console.progress import reading_progress
+from tools.console.text import escape_name, printable, unescape_name
 from tools.dump.body_files import BodyFileError
 from tools.dump.dump import Output, Sections, dump_recovered
-from tools.dump.json_lines import JsonLines
 from tools.dump.records import dump_records
 from tools.dump.selection import BodyForm, Selection, parse_rids
-from tools.dump.tables import Tables, printable
+from tools.dump.tables import Tables
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
-from tools.names import escape_name, unescape_name
-from tools.progress import reading_progress
 
 _MOST_NAMED: Final = 5  # queues or transactions that an error names
 

@@ -18,11 +18,12 @@ import click
 from store.errors import StoreError, advice
 from store.key_value import CatalogueError
 from tools.check.report import plain_console
-from tools.dump.json_lines import JsonLines
+from tools.console.json_lines import JsonLines
+from tools.console.progress import writing_progress
 from tools.entry import PathName, distribution_version, fail, run
 from tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat
 from tools.generate.make import Fields
-from tools.generate.report import show_made, show_planned, writing_progress
+from tools.generate.report import show_made, show_planned
 from tools.generate.run import MANIFEST, MakerKilledError, check_place, make_fleet, planned_fields
 from tools.generate.sizes import parse_sizes, parse_spread
 from tools.size.amounts import parse_amount
@@ -147,7 +148,7 @@ def command(
             _show(planned, None, as_json=as_json, began=began)
             return
         check_place(directory, planned)
-        with _private(), writing_progress(sum(each["journal_bytes"] for each in planned)) as written:
+        with _private(), writing_progress("writing stores", sum(each["journal_bytes"] for each in planned)) as written:
             made = list(make_fleet(spec, directory, jobs, written))
     except (PlanError, StoreError, CatalogueError, MakerKilledError) as error:
         fail(_PROGRAM, str(error) + _left(directory))

@@ -20,10 +20,9 @@ from store.errors import StoreError, StoreLockedError, advice
 from store.log_lines import Level, LogLine
 from store.quarantine import INDEX, Quarantine, QuarantineError
 from tools.check.report import plain_console
-from tools.dump.json_lines import JsonLines
-from tools.dump.tables import printable
+from tools.console.json_lines import JsonLines
+from tools.console.text import printable, unescape_name
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
-from tools.names import unescape_name
 from tools.quarantine.evidence import MOST_BYTES, RecordFinder, judge
 from tools.quarantine.injection import GAVE_UP, Wish, inject
 from tools.quarantine.objects import entry_object, injected_object, problem_object, record_object

@@ -33,9 +33,9 @@ from store.recover.salvage import Salvage
 from store.store_directory import LOCK
 from store.writable_disk import OsWritableDisk
 from tools.check.report import plain_console
-from tools.dump.json_lines import JsonLines
+from tools.console.json_lines import JsonLines
+from tools.console.progress import CountingDisk, reading_progress
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
-from tools.progress import CountingDisk, reading_progress
 from tools.recover.objects import objects
 from tools.recover.report import show_recovery
 

@@ -26,13 +26,12 @@ from store.parameters import StoreParameters
 from store.resize import StoreResize
 from store.resize_plan import Choose, JournalPlan
 from store.sizing import MAX_PAGES
-from tools.dump.json_lines import JsonLines
-from tools.dump.tables import printable
+from tools.console.json_lines import JsonLines
+from tools.console.tables import print_line
+from tools.console.text import printable, unescape_name
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
-from tools.names import unescape_name
 from tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
 from tools.resize.wishes import ByRule, recommended_sizes, same_for_all
-from tools.size.tables import print_line
 
 _LEAST_FILES = 4  # of num-jfiles
 

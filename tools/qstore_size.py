@@ -22,12 +22,12 @@ from store.journal.records import MAX_XID_SIZE
 from store.layout import UnusableInputError
 from store.offline import OfflineStore, open_store
 from store.sizing import MAX_DEPTH, JournalTooLargeError, Transactions, Workload, size_journal
-from tools.dump.json_lines import JsonLines
+from tools.console.json_lines import JsonLines
+from tools.console.progress import reading_progress
+from tools.console.text import printable, unescape_name
 from tools.dump.objects import damage_object
-from tools.dump.tables import Tables, printable
+from tools.dump.tables import Tables
 from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
-from tools.names import unescape_name
-from tools.progress import reading_progress
 from tools.size.amounts import MAX_AMOUNT, parse_amount, parse_count
 from tools.size.formula import print_sizing, sizing_object
 from tools.size.queues import QueueSize, Wanted, print_queues, queue_object, size_queue

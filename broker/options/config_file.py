@@ -17,8 +17,8 @@ import stat
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from broker.logs import printable
 from broker.options.option import OptionError, shown
+from formats.wording import printable
 
 DEFAULT_FILE: Final = "/etc/qpidd.conf"
 """000, A4."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from broker.logs import printable
+from formats.wording import printable
 
 TRUTH: Final = {
     "yes": True,

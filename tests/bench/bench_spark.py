@@ -40,7 +40,7 @@ from store.journal.gathering import data_crc
 from store.journal_bulk import BulkBuild
 from store.offline import open_store
 from tests.bench.measuring import typical_message
-from tools.dump.json_lines import JsonLines
+from tools.console.json_lines import JsonLines
 from tools.dump.records import dump_records
 from tools.dump.selection import BodyForm, Selection
 

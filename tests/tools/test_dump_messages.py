@@ -18,8 +18,8 @@ from store.offline import open_store
 from tests.support.dump import Dump, dump
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import BadRegion
+from tools.console.json_lines import JsonLines
 from tools.dump.dump import Sections, dump_recovered
-from tools.dump.json_lines import JsonLines
 from tools.dump.selection import BodyForm, Selection
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from tests.support.dump import ROOT
 from tests.support.fixtures import StoreFixture
 from tests.support.size import size, sizing
+from tools.console.tables import Column, print_table
 from tools.size.amounts import exact, human, parse_amount, parse_count
-from tools.size.tables import Column, print_table
 
 EXAMPLE = ["--message-size", "150", "--header-size", "75", "--depth", "25000"]
 DISTRIBUTED = ["--transactions", "distributed", "--xid-size", "53"]

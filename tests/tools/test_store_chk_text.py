@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from formats.rhm.file_header import FileHeader
 from formats.rhm.records import EXTERNAL, OVERWRITE_INDICATOR, TRANSIENT, Kind, RecordHeader
+from tools.console.text import one_line
 from tools.store_chk.text import (
     Read,
     data_text,
     file_header_text,
-    one_line,
     record_text,
     rendering,
     time_text,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from formats.wording import plural
 from store.check.check import ORPHAN, PREPARED_LIST, StoreCheck
 from store.damage import Damage
 from tools.check.objects import Object, journal_object, store_object, transactions_of
-from tools.dump.rows import print_rows
-from tools.dump.tables import printable
+from tools.console.tables import Column, print_grid
+from tools.console.text import printable
 from tools.figures import percent
 
 _MOST_SHOWN: Final = 200  # damages, and notices, of one store; --json shows all
@@ -59,19 +57,19 @@ def _show_journals(console: Console, check: StoreCheck) -> None:
     name_width = max(len("QUEUE"), *(each.cell_len for each in names))
     has_places = room >= name_width + _GAP + max(len(_OLDEST_TITLE), *(each.cell_len for each in oldest))
     has_names = room >= name_width
-    has_rule = console.is_terminal
-    table = Table(box=box.SIMPLE_HEAD if has_rule else None, padding=(0, 1), pad_edge=False, show_edge=False)
-    table.add_column("QUEUE", no_wrap=True, min_width=0 if has_names else len("QUEUE"))
-    for title in _NUMBERS:
-        table.add_column(title, justify="right", no_wrap=True)
-    if has_places:
-        table.add_column(_OLDEST_TITLE, no_wrap=True)
-    table.add_column("DAMAGE", justify="right", no_wrap=True)
-    for name, row, place in zip(names, numbers, oldest, strict=True):
-        table.add_row(name if has_names else "", *row[:-1], *([place] if has_places else []), row[-1])
+    columns = [
+        Column("QUEUE", width=0 if has_names else len("QUEUE")),
+        *(Column(title, number=True) for title in _NUMBERS),
+        *([Column(_OLDEST_TITLE)] if has_places else []),
+        Column("DAMAGE", number=True),
+    ]
+    rows = [
+        [name if has_names else "", *row[:-1], *([place] if has_places else []), row[-1]]
+        for name, row, place in zip(names, numbers, oldest, strict=True)
+    ]
     above = [None if has_names else name for name in names]
     places = [[f"oldest live record: {place}"] if place.plain != "-" and not has_places else [] for place in oldest]
-    print_rows(console, table, above, places, has_rule=has_rule)
+    print_grid(console, columns, rows, (above, places))
 
 
 def _numbers(fields: Object) -> list[str | Text]:

@@ -8,63 +8,18 @@ from anyone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from formats.wording import plural
-from tools.dump.rows import print_rows
-from tools.names import escape_name
+from tools.console.tables import Column, aligned, below, print_line, print_objects
+from tools.console.text import printable
 
 _BATCH: Final = 100  # rows of one table on a terminal
 _PREVIEW: Final = 60  # characters of a body or a set of headers
-_LEAST_CELL: Final = 8  # characters to which a cell may be cut before its column is left out
-_GAP: Final = 3  # spaces between columns
-_EDGES: Final = 2  # spaces beside the table
 _UUID_NAME: Final = re.compile(r"[0-9a-f-]{36}\.jrnl")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-class Column(NamedTuple):
-    """A column.
-
-    Attributes:
-        title: what stands above it.
-        width: characters in plain output, at least.
-        cell: how a cell follows from an object.
-        number: whether it is a number.
-        long: whether cells may be long: on a narrow terminal they are cut, before columns are left out.
-        whole: whether cells mean nothing when they are cut, as ids and places.
-        apart: whether a cell stands on a line of its own below its row, always.
-
-    What a terminal has no room for stands on lines of their own below the row, and so does what is `whole` and would
-    be cut.
-    """
-
-    title: str
-    width: int
-    cell: Callable[[Mapping[str, Any]], str]
-    number: bool = False
-    long: bool = False
-    whole: bool = False
-    apart: bool = False
-
-
-def printable(text: str, limit: int | None = None) -> str:
-    """Text without control characters and lone surrogates, cut to `limit` characters."""
-    if limit is not None and len(text) > limit:
-        text = text[: limit - 1] + "…"
-    return _CONTROL.sub(_show_control, escape_name(text))
-
-
-def _show_control(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _field(name: str) -> Callable[[Mapping[str, Any]], str]:
@@ -232,15 +187,15 @@ class Tables:
         if kind != self._kind:
             self.flush()
             if self._kind and not self._framed:
-                self._line("")
+                print_line(self._console)
             self._kind = kind
             if not self._framed:
-                self._line(_aligned([column.title.upper() for column in COLUMNS[kind]], COLUMNS[kind]))
+                print_line(self._console, aligned([column.title.upper() for column in COLUMNS[kind]], COLUMNS[kind]))
         cells = [column.cell(fields) for column in COLUMNS[kind]]
         if not self._framed:
-            self._line(_aligned(cells, COLUMNS[kind]))
-            for each in _below(cells, COLUMNS[kind], [not column.apart for column in COLUMNS[kind]]):
-                self._line(f"    {each}")
+            print_line(self._console, aligned(cells, COLUMNS[kind]))
+            for each in below(cells, COLUMNS[kind], [not column.apart for column in COLUMNS[kind]]):
+                print_line(self._console, f"    {each}")
             return
         self._rows.append(cells)
         if len(self._rows) >= _BATCH:
@@ -249,72 +204,7 @@ class Tables:
     def flush(self) -> None:
         """Print what was gathered."""
         if self._rows:
-            _print_framed(self._console, COLUMNS[self._kind], self._rows, damaged=self._kind == "damage")
+            style = "bold red" if self._kind == "damage" else "bold"
+            print_objects(self._console, COLUMNS[self._kind], self._rows, title_style=style)
             self._rows = []
         self._console.file.flush()
-
-    def _line(self, text: str) -> None:
-        self._console.file.write(text + "\n")
-
-
-def _aligned(cells: list[str], columns: tuple[Column, ...]) -> str:
-    parts = []
-    for cell, column in zip(cells, columns, strict=True):
-        if not column.apart:
-            padding = " " * (column.width - cell_len(cell))
-            parts.append(padding + cell if column.number else cell + padding)
-    return "  ".join(parts).rstrip()
-
-
-def _below(cells: list[str], columns: tuple[Column, ...], shown: Sequence[bool]) -> list[str]:
-    """Lines for the cells that do not stand in their row: one for each that is to be seen whole, one for the others."""
-    rest = [(column, cell) for cell, column, here in zip(cells, columns, shown, strict=True) if cell and not here]
-    own = [f"{column.title}: {cell}" for column, cell in rest if column.whole or column.apart]
-    others = "  ".join(f"{column.title}: {cell}" for column, cell in rest if not (column.whole or column.apart))
-    return [others, *own] if others else own
-
-
-def _print_framed(console: Console, columns: tuple[Column, ...], rows: list[list[str]], *, damaged: bool) -> None:
-    natural = [_natural_width(column, index, rows) for index, column in enumerate(columns)]
-    widths = _fitted(natural, columns, console.width)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold red" if damaged else "bold", show_edge=False)
-    for column, width in zip(columns, widths, strict=True):
-        if width:
-            justify: Literal["left", "right"] = "right" if column.number else "left"
-            table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
-    if not table.columns:
-        for row in rows:
-            for line in _below(row, columns, [False] * len(columns)):
-                console.print(Text(line), soft_wrap=True)
-        return
-    for row in rows:
-        table.add_row(*(Text(cell) for cell, width in zip(row, widths, strict=True) if width))
-    below = [_below(row, columns, [width > 0 for width in widths]) for row in rows]
-    print_rows(console, table, [None] * len(rows), below, has_rule=True)
-    console.print()
-
-
-def _natural_width(column: Column, index: int, rows: list[list[str]]) -> int:
-    """Cells that the widest entry of a column takes; 0 for a column in which nothing stands."""
-    widest = max(cell_len(row[index]) for row in rows)
-    return max(widest, cell_len(column.title)) if widest and not column.apart else 0
-
-
-def _fitted(widths: list[int], columns: tuple[Column, ...], room: int) -> list[int]:
-    """Widths that fit a terminal: first what may be long is cut, then columns are left out from the last on."""
-    fitted = list(widths)
-
-    def excess() -> int:
-        shown = [width for width in fitted if width]
-        return sum(shown) + _GAP * (len(shown) - 1) + _EDGES - room
-
-    for index in reversed(range(len(columns))):
-        if columns[index].long and fitted[index] > _LEAST_CELL:
-            fitted[index] = max(fitted[index] - max(excess(), 0), _LEAST_CELL)
-    for index in reversed(range(0 if columns[0].whole else 1, len(columns))):
-        if excess() > 0:
-            fitted[index] = 0
-    for index in reversed(range(len(columns))):  # there is room again for what was cut more than was needed
-        if columns[index].long and 0 < fitted[index] < widths[index]:
-            fitted[index] = min(widths[index], fitted[index] + max(-excess(), 0))
-    return fitted

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tools.dump.json_lines import JsonLines
+from tools.console.json_lines import JsonLines
 from tools.generate.damage import PlantedDamage, Planter, Target, target
 from tools.generate.fleet import DamageKind, FleetSpec, QueuePlan, StoreFormat, StorePlan, factory, plan_store
 from tools.generate.history import QueueHistory

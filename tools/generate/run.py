@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 
 from store.errors import StoreError
 from store.key_value import CatalogueError
-from tools.dump.json_lines import JsonLines
+from tools.console.json_lines import JsonLines
 from tools.entry import signals_wait
 from tools.generate.fleet import FleetSpec, PlanError, plan_store
 from tools.generate.make import Fields, make_store

@@ -16,9 +16,9 @@ from uuid import UUID
 
 from store.cluster_rules import Verdict
 from store.identity import Identity
+from tools.console.text import escape_name
 from tools.identity.candidates import Candidate
 from tools.identity.look import Look
-from tools.names import escape_name
 
 Object = dict[str, Any]
 

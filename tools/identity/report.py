@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from store.cluster_rules import Verdict
 from store.identity import State
 from store.layout import StoreKind
-from tools.dump.tables import printable
+from tools.console.tables import Column, print_grid
+from tools.console.text import printable
 from tools.identity.candidates import Candidate
 from tools.identity.look import Look
 
@@ -21,6 +20,11 @@ _MEANINGS = {
     State.CLEAN: "a cluster can start from it",
 }
 _MOST_BACKUPS = 5
+_CANDIDATE_COLUMNS = (
+    Column("STORE", folds=True),
+    Column("LAST WRITE (UTC)"),
+    *(Column(title, number=True) for title in ("QUEUES", "MESSAGES", "OPEN TX", "DAMAGE")),
+)
 
 
 def show_store(console: Console, found: Look) -> None:
@@ -63,21 +67,18 @@ def _backups(found: Look) -> str:
 
 def show_candidates(console: Console, candidates: list[Candidate]) -> None:
     """The stores in the order in which they were written last."""
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 1), pad_edge=False)
-    table.add_column("STORE", overflow="fold")
-    table.add_column("LAST WRITE (UTC)", no_wrap=True)
-    for title in ("QUEUES", "MESSAGES", "OPEN TX", "DAMAGE"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for each in candidates:
-        table.add_row(
+    rows: list[list[str | Text]] = [
+        [
             Text(printable(each.path)),
             "-" if each.last_write is None else f"{each.last_write:%Y-%m-%d %H:%M:%S.%f}",
             f"{each.queues:,}",
             f"{each.messages:,}",
             f"{each.transactions:,}",
             f"{each.damage:,}",
-        )
-    console.print(table)
+        ]
+        for each in candidates
+    ]
+    print_grid(console, _CANDIDATE_COLUMNS, rows)
     console.print(Text("The one that was written last has it all, as far as the hosts' clocks can be believed."))
 
 

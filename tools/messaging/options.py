@@ -10,7 +10,7 @@ import click
 
 from broker.client import Connection, MessagingError
 from broker.client.address import Value, parse_map, word_value
-from tools.dump.tables import printable
+from tools.console.text import printable
 
 EXIT_FAILED: Final = 1
 

@@ -9,6 +9,7 @@ from formats.qls.records import SECTOR_SIZE, RecordHeader
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
 from store.disk import Disk
+from tools.console.text import one_line
 from tools.qls_analyze.files import JournalFile
 from tools.qls_analyze.maps import WARNED, Counts, Maps, OpenTransaction, operations
 from tools.qls_analyze.problems import Problems
@@ -36,7 +37,7 @@ from tools.qls_analyze.walk import (
     WrongOffset,
     fillers_to_sector,
 )
-from tools.store_chk.text import Read, one_line
+from tools.store_chk.text import Read
 
 _COUNT_LABELS = (
     ("Total record count", "records"),

@@ -17,9 +17,9 @@ from formats.qls.file_header import FILE_HEADER_SIZE, KIB, NAME_OFFSET, decode_f
 from formats.qls.records import MAGICS
 from formats.rhm.records import Kind
 from store.disk import Disk
+from tools.console.text import one_line
 from tools.qls_analyze.files import SUFFIX
 from tools.qls_analyze.problems import Problems
-from tools.store_chk.text import one_line
 
 _PARTITION_NAME: Final = re.compile(r"p([0-9]+)")
 _POOL_NAME: Final = re.compile(r"([0-9]+)k")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from formats.quarantine_index import Injection, QuarantineEntry
 from formats.wording import plural
-from tools.dump.tables import printable
+from tools.console.tables import Column, print_grid
+from tools.console.text import printable
 from tools.quarantine.injection import Injected, injected_before
 from tools.quarantine.objects import Object
 
@@ -21,6 +20,15 @@ MOST_ROWS: Final = 500  # of one table; a long list has several
 _PREVIEW: Final = 300  # characters of a body
 _MOST_HEADERS: Final = 40
 _HEX_ROW: Final = 16
+_COLUMNS: Final = (
+    Column("ENTRY", number=True),
+    Column("QUEUE", folds=True),
+    Column("RECORD", number=True),
+    Column("BYTES", number=True),
+    Column("WHERE", folds=True),
+    Column("INJECTED"),
+    Column("WHAT", folds=True),
+)
 
 
 class EntryTables:
@@ -53,20 +61,9 @@ class EntryTables:
 
     def flush(self) -> None:
         """Print what was gathered."""
-        if not self._rows:
-            return
-        table = Table(box=box.SIMPLE_HEAD if self._console.is_terminal else None, padding=(0, 1), pad_edge=False)
-        table.add_column("ENTRY", justify="right", no_wrap=True)
-        table.add_column("QUEUE", overflow="fold")
-        for title in ("RECORD", "BYTES"):
-            table.add_column(title, justify="right", no_wrap=True)
-        table.add_column("WHERE", overflow="fold")
-        table.add_column("INJECTED", no_wrap=True)
-        table.add_column("WHAT", overflow="fold")
-        for row in self._rows:
-            table.add_row(*row)
-        self._console.print(table)
-        self._rows = []
+        if self._rows:
+            print_grid(self._console, _COLUMNS, self._rows)
+            self._rows = []
 
 
 def _injected(injection: Injection | None) -> Text:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
@@ -15,11 +13,16 @@ from formats.wording import plural
 from store.recover.build import Recovery
 from store.recover.plan import LostBinding
 from tools.check.report import show_damage, show_notices, show_rest
-from tools.dump.tables import printable
+from tools.console.tables import Column, print_grid
+from tools.console.text import printable
 from tools.recover.objects import Object, orphan_object, queue_object, resolved_object, summary_object
 from tools.size.formula import number, pages
 
 _MOST_SHOWN: Final = 200  # of each kind; --json shows all
+_COLUMNS: Final = (
+    Column("QUEUE", folds=True),
+    *(Column(title, number=True) for title in ("MESSAGES", "IN DOUBT", "TORN TAIL", "QUARANTINED", "JOURNAL")),
+)
 
 
 def show_recovery(console: Console, recovery: Recovery, target: str | None, seconds: float, *, quiet: bool) -> None:
@@ -37,7 +40,7 @@ def show_recovery(console: Console, recovery: Recovery, target: str | None, seco
     if quiet:
         queues = [queue for queue in queues if queue["quarantined"]]
     if queues:
-        console.print(_table(queues, plain=not console.is_terminal))
+        print_grid(console, _COLUMNS, [_row(queue) for queue in queues])
     if not quiet:
         _show(console, [_transaction(resolved_object(each)) for each in plan.transactions], "transaction")
     orphans = [each for each in plan.orphans if each.transaction is None or not quiet]
@@ -51,22 +54,16 @@ def show_recovery(console: Console, recovery: Recovery, target: str | None, seco
         console.print(_sum(recovery, target, seconds), soft_wrap=True)
 
 
-def _table(queues: list[Object], *, plain: bool) -> Table:
-    table = Table(box=None if plain else box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("QUEUE", overflow="fold")
-    for title in ("MESSAGES", "IN DOUBT", "TORN TAIL", "QUARANTINED", "JOURNAL"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for queue in queues:
-        geometry = queue["geometry"]
-        table.add_row(
-            Text(printable(queue["name"])),
-            f"{queue['messages']:,}",
-            f"{queue['in_doubt']:,}",
-            "cut" if queue["torn_tail"] else "-",
-            f"{len(queue['quarantined']):,}" if queue["quarantined"] else "-",
-            f"{geometry['files']} × {pages(number(Fraction(geometry['file_size'] - FILE_HEADER_SIZE, PAGE_SIZE)))}",
-        )
-    return table
+def _row(queue: Object) -> list[str | Text]:
+    geometry = queue["geometry"]
+    return [
+        Text(printable(queue["name"])),
+        f"{queue['messages']:,}",
+        f"{queue['in_doubt']:,}",
+        "cut" if queue["torn_tail"] else "-",
+        f"{len(queue['quarantined']):,}" if queue["quarantined"] else "-",
+        f"{geometry['files']} × {pages(number(Fraction(geometry['file_size'] - FILE_HEADER_SIZE, PAGE_SIZE)))}",
+    ]
 
 
 def _show(console: Console, lines: list[str], title: str) -> None:

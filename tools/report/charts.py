@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
+from formats.wording import plural
 from tools.report.content import MAX_AT, Axis, DepthPoint, DepthSeries, SizeBin, Sizing, Waits, WaitUnit
 from tools.report.markup import Markup, join, tag
 from tools.report.plots import AREA, bands, bar, columns_axis, dot, meter, picture, rows_axis, steps, words
 from tools.report.scales import Scale, Tick, positions, powers, times, upward, waiting, waiting_powers
-from tools.report.text import count, day, duration, moment, plural, share, short, short_size
+from tools.report.text import count, day, duration, moment, share, short, short_size
 
 _BANDS: Final = 60  # places along a plot that tell their values under the pointer
 _LOG_FROM: Final = 50  # times the median: a longest wait from here on needs a logarithmic axis
@@ -36,8 +37,8 @@ def depth_chart(series: DepthSeries) -> Markup:
     drawn = [(across.at(at), up.at(depth)) for at, depth in points]
     end = across.at(across.high)
     description = (
-        f"Depth over {series.axis.value}: {plural(peak.depth, 'message', 'messages')} at most, "
-        f"{plural(points[-1].depth, 'message', 'messages')} at the end"
+        f"Depth over {series.axis.value}: {plural(peak.depth, 'message')} at most, "
+        f"{plural(points[-1].depth, 'message')} at the end"
     )
     return _figure(
         "Depth",
@@ -90,7 +91,7 @@ def _depth_bands(series: DepthSeries, across: Scale) -> list[tuple[float, float,
 
 def _band_text(axis: Axis, group: Sequence[DepthPoint], end: float) -> str:
     place = moment if axis is Axis.TIME else short_size
-    deepest = plural(max(point.depth for point in group), "message", "messages")
+    deepest = plural(max(point.depth for point in group), "message")
     return f"{place(group[0].at)} to {place(end)}: {deepest} at most"
 
 
@@ -112,14 +113,14 @@ def size_chart(bins: tuple[SizeBin, ...]) -> Markup:
         for index, entry in enumerate(bins) if entry.messages
     ]  # fmt: skip
     most = max(bins, key=lambda entry: entry.messages)
-    description = f"Message sizes: {plural(total, 'message', 'messages')}; most in one bin: {_bin_text(most, total)}"
+    description = f"Message sizes: {plural(total, 'message')}; most in one bin: {_bin_text(most, total)}"
     return _figure(
         "Message sizes", picture(description, rows_axis(up), columns_axis(across, "size of a message"), *bars)
     )
 
 
 def _bin_text(entry: SizeBin, total: int) -> str:
-    messages = plural(entry.messages, "message", "messages")
+    messages = plural(entry.messages, "message")
     return f"{short_size(entry.low)} to below {short_size(entry.high)}: {messages} ({share(entry.messages / total)})"
 
 
@@ -154,7 +155,7 @@ def wait_chart(waits: Waits | None) -> Markup:
                   anchor="end" if inside else "start", class_="value"),
         ]  # fmt: skip
     listed = ", ".join(f"{name} {wait_text(value, waits.unit)}" for name, value in rows)
-    description = f"Waits of {plural(waits.count, 'message', 'messages')} in {waits.unit.value}: {listed}"
+    description = f"Waits of {plural(waits.count, 'message')} in {waits.unit.value}: {listed}"
     title = ("time" if waits.unit is WaitUnit.SECONDS else waits.unit.value) + (", log scale" if across.is_log else "")
     caption = f"Waits of {plural(waits.count, 'dequeued message', 'dequeued messages')}"
     return _figure(caption, picture(description, columns_axis(across, title, grid=True), *marks))

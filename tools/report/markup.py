@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterable
 from typing import Final
 
-from tools.report.text import visible
+from tools.console.text import visible
 
 _VOID: Final = frozenset({"meta", "input"})
 _OWN: Final = frozenset({"d", "content"})

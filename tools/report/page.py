@@ -12,13 +12,14 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Final
 
+from formats.wording import plural
 from tools.report.cards import card, figure
 from tools.report.content import QueueReport, ReportContent
 from tools.report.findings import finding_list, finding_table, sums, verdict
 from tools.report.markup import Markup, join, tag
 from tools.report.ranking import worst_first
 from tools.report.tables import input_table, queue_table
-from tools.report.text import count, moment, plural
+from tools.report.text import count, moment
 from tools.size.amounts import human
 
 _FOLDED_FROM: Final = 12  # stores: a longer list is shown on demand
@@ -66,7 +67,7 @@ def _sections(content: ReportContent, ordered: list[QueueReport]) -> Iterator[Ma
     drawn = ordered[: content.plots]
     anchors = [f"queue-{place}" for place in range(1, len(drawn) + 1)]
     if drawn:
-        first = f"The {plural(len(drawn), 'queue', 'queues')} to look at first"
+        first = f"The {plural(len(drawn), 'queue')} to look at first"
         title = "Queues" if len(drawn) == len(ordered) else first
         yield _section(title, _order(), *map(card, drawn, anchors))
     yield _section("All queues", *_all_queues(content, ordered, anchors))
@@ -79,7 +80,7 @@ def _sections(content: ReportContent, ordered: list[QueueReport]) -> Iterator[Ma
 def _top(content: ReportContent) -> Markup:
     made = moment(content.made_at.timestamp())
     totals = content.totals
-    told = f"{plural(totals.stores, 'store', 'stores')}, {plural(totals.queues, 'queue', 'queues')}"
+    told = f"{plural(totals.stores, 'store')}, {plural(totals.queues, 'queue')}"
     return tag(
         "header", tag("h1", content.title), tag("p", f"Made {made} UTC from {told}.", class_="quiet"), class_="top"
     )
@@ -94,9 +95,9 @@ def _totals(content: ReportContent) -> Iterator[Markup]:
     yield figure("outstanding", count(totals.outstanding), "messages")
     yield figure("in_doubt", count(totals.in_doubt), "messages")
     yield figure("live_bytes", human(totals.live_bytes))
-    yield figure("queues", count(totals.queues), f"in {plural(totals.stores, 'store', 'stores')}")
+    yield figure("queues", count(totals.queues), f"in {plural(totals.stores, 'store')}")
     yield figure("records", count(totals.records), human(totals.record_bytes))
-    yield figure("journal_bytes", human(totals.journal_bytes), f"in {plural(totals.files, 'file', 'files')}")
+    yield figure("journal_bytes", human(totals.journal_bytes), f"in {plural(totals.files, 'file')}")
 
 
 def _order() -> Markup:
@@ -130,4 +131,4 @@ def _inputs(content: ReportContent) -> Markup:
         table = join((table, tag("p", f"And {count(left_out)} more.", class_="quiet")))
     if len(content.inputs) < _FOLDED_FROM:
         return table
-    return tag("details", tag("summary", plural(len(content.inputs), "store", "stores")), table)
+    return tag("details", tag("summary", plural(len(content.inputs), "store")), table)

@@ -1,8 +1,4 @@
-r"""Text for people: names that cannot do harm, and numbers with their units.
-
-A name may hold anything. What would not be seen, or would turn the order of the text around it (control characters,
-directional marks, halves of UTF-16 pairs), is shown as an escape: `\x07`, `\u202e`.
-"""
+"""Numbers for people, with their units."""
 
 from __future__ import annotations
 
@@ -12,37 +8,13 @@ from typing import Final
 from tools.figures import percent
 from tools.size.amounts import human
 
-MAX_TEXT: Final = 500  # characters of a name or an example that are shown
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _DURATIONS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
-
-
-def visible(text: str) -> str:
-    """The text with everything in it to be seen; cut, and told so, where it is longer than `MAX_TEXT`."""
-    if len(text) > MAX_TEXT:
-        return f"{visible(text[:MAX_TEXT])}… ({len(text):,} characters)"
-    return text if text.isprintable() else "".join(map(_visible_character, text))
-
-
-def _visible_character(character: str) -> str:
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
-        code -= 0xDC00
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def count(number: int) -> str:
     """A whole number with its thousands apart: `12,345`."""
     return f"{number:,}"
-
-
-def plural(number: int, one: str, many: str) -> str:
-    """A number of things: `1 queue`, `12,345 queues`."""
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def short(number: float) -> str:

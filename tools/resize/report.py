@@ -11,10 +11,10 @@ from rich.console import Console
 from formats.rhm.geometry import PAGE_SIZE, Geometry
 from formats.wording import plural
 from store.resize_plan import JournalPlan
-from tools.dump.tables import printable
+from tools.console.tables import Column, print_line, print_table
+from tools.console.text import printable
 from tools.size.amounts import human
 from tools.size.formula import number, pages
-from tools.size.tables import Column, print_line, print_table
 
 Object = dict[str, Any]
 

@@ -12,8 +12,8 @@ from formats.wording import plural
 from store.journal.format import JournalFormat
 from store.sizing import OVERHEADS, Choice, LineSize, RecordSize, RingSize, Sizing, footprint
 from store.threshold import depth_held
+from tools.console.tables import Column, print_line, print_steps, print_table
 from tools.size.amounts import exact
-from tools.size.tables import Column, print_line, print_steps, print_table
 
 Object = dict[str, Any]
 

@@ -16,12 +16,11 @@ from store.journal.journal import Journal
 from store.measure import Measurement, Spread, measure
 from store.offline import RecoveredQueue
 from store.sizing import JournalSize, JournalTooLargeError, LineSize, MessageProfile, size_for
-from tools.dump.tables import printable
+from tools.console.tables import Column, print_line, print_table
+from tools.console.text import escape_name, printable
 from tools.figures import percent
-from tools.names import escape_name
 from tools.size.amounts import human
 from tools.size.formula import Object, choice_object, number, pages
-from tools.size.tables import Column, print_line, print_table
 
 _STATES: Final = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 _NOTHING: Final = "-"

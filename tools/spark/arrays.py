@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from tools.names import escape_name, escape_names
+from tools.console.text import escape_name, escape_names
 from tools.spark.columns import Column
 
 ARROW_TYPES: Final[dict[str, Any]] = {

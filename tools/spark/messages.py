@@ -11,7 +11,7 @@ from formats.amqp_0_10.plain import plain_bytes
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import MessageHeader
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
-from tools.names import escape_names
+from tools.console.text import escape_names
 
 _TOO_SHORT: Final = "the data are shorter than the header that they announce"
 _EXTERNAL: Final = "the record is external: its data are not in the journal"

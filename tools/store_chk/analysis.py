@@ -17,8 +17,9 @@ from formats.rhm.geometry import BLOCK_SIZE, FILE_HEADER_SIZE, SECTOR_SIZE
 from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from formats.rhm.records import COMMON
 from store.disk import Disk, read_whole
+from tools.console.text import one_line
 from tools.store_chk.errors import CheckError
-from tools.store_chk.text import one_line, time_text
+from tools.store_chk.text import time_text
 
 _OTHER_TOOL: Final = "qpid-store-chk reads version 1 only; use qstore-dump"
 

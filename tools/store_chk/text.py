@@ -8,7 +8,6 @@ in parts, and little of it where its first bytes are not printable, as those of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -23,7 +22,6 @@ ESCAPED_ENDS: Final = 10  # ... and of what is not
 _CHUNK: Final = 1 << 16  # bytes looked at in one go
 
 _ESCAPED: Final = [chr(byte) if byte in PRINTABLE else f"\\{byte:02x}" for byte in range(256)]
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 # The Gregorian calendar, weekdays too, repeats after 400 years. datetime ends with the year 9999, a forged header not.
 _CYCLE_YEARS, _CYCLE_SECONDS = 400, 146_097 * 86_400
@@ -102,8 +100,3 @@ def record_text(header: RecordHeader, offset: int, xid: Read, data: Read) -> str
     if header.kind is Kind.DEQUEUE:
         return f"{text}drid=0x{header.dequeued_rid:x}"
     return text
-
-
-def one_line(text: str) -> str:
-    r"""Text of somebody's choice on one line: its control characters as `\xNN`, so that no terminal obeys them."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.logs import printable
 from formats.amqp_0_10.maps import TypedMap
+from formats.wording import printable
 
 #: Name -> what the log calls it, in its order there.
 _SHOWN: Final = {

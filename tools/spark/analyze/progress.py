@@ -11,8 +11,9 @@ from typing import Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StatusTracker
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
+
+from tools.console.progress import Bar, progress_bar
 
 _PERIOD: Final = 0.5  # seconds between looks
 
@@ -20,32 +21,29 @@ _PERIOD: Final = 0.5  # seconds between looks
 @contextmanager
 def spark_progress(spark: SparkSession) -> Iterator[Callable[[str], None]]:
     """A function to be told what comes next; a bar shows it until the block ends."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
+    with progress_bar("starting", MofNCompleteColumn(), TimeElapsedColumn()) as bar:
+        if bar is None:
+            yield lambda _: None
+            return
         over = threading.Event()
-        watch = threading.Thread(target=_watch, args=(spark, bar, task, over), daemon=True)
+        watch = threading.Thread(target=_watch, args=(spark, bar, over), daemon=True)
         watch.start()
         try:
-            yield lambda name: bar.reset(task, description=name)
+            yield bar.begin
         finally:
             over.set()
             watch.join()
 
 
-def _watch(spark: SparkSession, bar: Progress, task: TaskID, over: threading.Event) -> None:
+def _watch(spark: SparkSession, bar: Bar, over: threading.Event) -> None:
     with contextlib.suppress(Py4JError):  # Java is gone, which whoever asks it something is told
-        _follow(spark.sparkContext.statusTracker(), bar, task, over)
+        _follow(spark.sparkContext.statusTracker(), bar, over)
 
 
-def _follow(tracker: StatusTracker, bar: Progress, task: TaskID, over: threading.Event) -> None:
+def _follow(tracker: StatusTracker, bar: Bar, over: threading.Event) -> None:
     while not over.wait(_PERIOD):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]
         if known:
             done = sum(stage.numCompletedTasks for stage in known)
-            bar.update(task, completed=done, total=sum(stage.numTasks for stage in known))
+            bar.set(done, sum(stage.numTasks for stage in known))

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 from orjson import OPT_APPEND_NEWLINE, dumps
 
-from tools.names import escape_name, escape_names
+from tools.console.text import escape_name, escape_names
 
 _BATCH = 1 << 18  # bytes gathered before they are written
 

@@ -1,0 +1,157 @@
+"""Progress of long work: a bar on standard error, where that is a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from store.disk import Disk, ReadableFile
+
+
+class Bar:
+    """A bar of one task.
+
+    Args:
+        progress: draws it.
+        task: the task.
+    """
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def begin(self, what: str, total: float | None = None) -> None:
+        """A new stretch of work begins, of `total` steps if that is known."""
+        self._progress.reset(self._task, total=total, description=what)
+
+    def advance(self, count: float) -> None:
+        """So many steps are done."""
+        self._progress.advance(self._task, count)
+
+    def set(self, done: float, total: float) -> None:
+        """So many steps are done, out of so many."""
+        self._progress.update(self._task, completed=done, total=total)
+
+    def stop(self) -> None:
+        """Take the bar away: what follows is shown on the terminal itself."""
+        self._progress.stop()
+
+
+@contextmanager
+def progress_bar(what: str, *columns: ProgressColumn, total: float | None = None) -> Iterator[Bar | None]:
+    """A bar until the block ends; None where standard error is no terminal.
+
+    Args:
+        what: names the work.
+        columns: what stands behind the bar.
+        total: steps of the work, if that is known.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=console, transient=True) as progress:
+        yield Bar(progress, progress.add_task(what, total=total))
+
+
+def _of_bytes() -> tuple[ProgressColumn, ...]:
+    return DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+
+
+@contextmanager
+def writing_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """What is told how many of `total` bytes were made, and moves a bar."""
+    with progress_bar(what, *_of_bytes(), total=total) as bar:
+        yield (lambda _: None) if bar is None else bar.advance
+
+
+@contextmanager
+def reading_progress(disk: Disk) -> Iterator[CountingDisk]:
+    """A disk like `disk` whose reading moves a bar."""
+    with progress_bar("opening", *_of_bytes()) as bar:
+        yield CountingDisk(disk, bar)
+
+
+class _CountedFile:
+    """A file that tells how much was read of it."""
+
+    def __init__(self, file: ReadableFile, disk: CountingDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        chunk = self._file.read(offset, length)
+        self._disk.add(len(chunk))
+        return chunk
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class CountingDisk:
+    """A disk that shows how much was read through it.
+
+    Args:
+        disk: the disk that does the work.
+        bar: where it is shown; None where nobody would see it.
+    """
+
+    def __init__(self, disk: Disk, bar: Bar | None) -> None:
+        self._disk = disk
+        self._bar = bar
+
+    def expect(self, what: str, total: int) -> None:
+        """A new stretch of work begins, of `total` bytes."""
+        if self._bar is not None:
+            self._bar.begin(what, total)
+
+    def add(self, count: int) -> None:
+        """So many bytes were read."""
+        if self._bar is not None:
+            self._bar.advance(count)
+
+    def done(self) -> None:
+        """Take the bar away: what follows is shown on the terminal itself."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def open(self, path: str) -> ReadableFile:
+        """Open a file for reading."""
+        return self._disk.open(path) if self._bar is None else _CountedFile(self._disk.open(path), self)
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return self._disk.names(directory)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory."""
+        return self._disk.is_directory(path)
+
+    def is_file(self, path: str) -> bool:
+        """Whether `path` is a regular file."""
+        return self._disk.is_file(path)
+
+    def real_path(self, path: str) -> str:
+        """`path` made absolute, its links followed."""
+        return self._disk.real_path(path)
+
+    def link_target(self, path: str) -> str | None:
+        """Where the symbolic link at `path` points."""
+        return self._disk.link_target(path)

@@ -1,0 +1,241 @@
+"""Tables for people: framed on a terminal, plain aligned columns elsewhere.
+
+There are three ways to fit rows to a width, since the columns of the commands differ in what may be lost:
+
+    print_table    cells without style; on a terminal that is too narrow, columns that can be spared are left out
+    print_grid     cells with style; long ones are folded, and rows may have lines of their own above and below
+    print_objects  any number of columns; what a terminal has no room for stands on lines below its row
+
+Plain columns of `print_table` are as wide as their widest cells. Objects in plain columns are printed one by one, in
+columns of fixed least widths (`aligned`, `below`), so that a dump of millions of them streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.table import Table
+from rich.text import Text
+
+_GAP: Final = "  "
+_FRAMED_GAP: Final = 3
+_EDGES: Final = 2  # spaces beside a framed table
+_LEAST_CELL: Final = 8  # characters to which a cell may be cut before its column is left out
+_INDENT: Final = "    "
+
+
+def _nothing(_fields: Mapping[str, Any]) -> str:
+    return ""
+
+
+class Column(NamedTuple):
+    """A column.
+
+    Attributes:
+        title: what stands above it.
+        width: of objects, characters in plain output, at least.
+        cell: how a cell follows from an object; nothing by default, where the rows are given.
+        number: whether it is a number.
+        spare: whether it may be left out on a narrow terminal.
+        folds: whether its cells may be broken into lines there.
+        long: of objects, whether cells may be long: on a narrow terminal they are cut, before columns are left out.
+        whole: of objects, whether cells mean nothing when they are cut, as ids and places.
+        apart: of objects, whether a cell stands on a line of its own below its row, always.
+    """
+
+    title: str
+    width: int = 0
+    cell: Callable[[Mapping[str, Any]], str] = _nothing
+    number: bool = False
+    spare: bool = False
+    folds: bool = False
+    long: bool = False
+    whole: bool = False
+    apart: bool = False
+
+
+def print_line(console: Console, text: str = "") -> None:
+    """Print one line as it is."""
+    console.file.write(text + "\n")
+
+
+# ---- cells without style ----
+
+
+def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of cells under their columns' titles, which stand in capitals where it is no terminal."""
+    if not console.is_terminal:
+        titles = [column.title.upper() for column in columns]
+        _print_fitted(console, columns, [titles, *rows])
+        return
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    shown = _spared(columns, rows, console.width)
+    for index in shown:
+        column = columns[index]
+        table.add_column(column.title, justify=_justify(column), overflow="fold", no_wrap=not column.folds)
+    for row in rows:
+        table.add_row(*(Text(row[index]) for index in shown))
+    console.print(table)
+
+
+def print_steps(console: Console, steps: Sequence[tuple[str, str]]) -> None:
+    """Print what something is and how much it is, line by line."""
+    _print_fitted(console, (Column(""), Column("")), steps)
+
+
+def _justify(column: Column) -> Literal["left", "right"]:
+    return "right" if column.number else "left"
+
+
+def _spared(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """The columns that fit a terminal."""
+    widths = _widths(columns, rows)
+    shown = list(range(len(columns)))
+    for index in reversed(range(len(columns))):
+        if _framed_width([widths[each] for each in shown]) <= room:
+            break
+        if columns[index].spare:
+            shown.remove(index)
+    return shown
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [
+        max(cell_len(cell) for cell in (column.title, *(row[index] for row in rows)))
+        for index, column in enumerate(columns)
+    ]
+
+
+def _framed_width(widths: Sequence[int]) -> int:
+    return sum(widths) + _FRAMED_GAP * (len(widths) - 1) + _EDGES
+
+
+def _print_fitted(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    widths = _widths(columns, rows)
+    fitted = [column._replace(width=width) for column, width in zip(columns, widths, strict=True)]
+    for row in rows:
+        print_line(console, aligned(row, fitted))
+
+
+# ---- cells with style ----
+
+
+def print_grid(
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str | Text]],
+    lines: tuple[Sequence[Text | None], Sequence[Sequence[str]]] | None = None,
+) -> None:
+    """Print rows of cells; a number is cut, and a column that folds is broken, where a terminal is too narrow.
+
+    Args:
+        console: where to.
+        columns: title, number and folds count.
+        rows: the cells; a plain one may hold markup.
+        lines: what stands above and below each row. Then each row takes one line.
+    """
+    table = Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 1), pad_edge=False, show_edge=lines is None
+    )
+    for column in columns:
+        overflow: Literal["fold", "ellipsis"] = "fold" if column.folds else "ellipsis"
+        table.add_column(
+            column.title,
+            justify=_justify(column),
+            overflow=overflow,
+            no_wrap=not column.folds,
+            min_width=column.width or None,
+        )
+    for row in rows:
+        table.add_row(*row)
+    if lines is None:
+        console.print(table)
+    else:
+        _print_rows(console, table, *lines)
+
+
+def _print_rows(console: Console, table: Table, above: Sequence[Text | None], below: Sequence[Sequence[str]]) -> None:
+    """Print a table whose rows take one line each, and that has no edge, each row between its own lines."""
+    rendered = console.render_lines(table, pad=False)
+    head = 1 if table.box is None else 2  # titles, and the rule below them
+    for line in rendered[:head]:
+        console.print(Segments([*line, Segment.line()]), end="")
+    for line, over, under in zip(rendered[head:], above, below, strict=True):
+        if over is not None:
+            console.print(over, soft_wrap=True)
+        console.print(Segments([*line, Segment.line()]), end="")
+        for each in under:
+            console.print(Text(_INDENT + each), soft_wrap=True)
+
+
+# ---- objects ----
+
+
+def aligned(cells: Sequence[str], columns: Sequence[Column]) -> str:
+    """One plain line of the cells of an object, without those that stand apart."""
+    parts = []
+    for cell, column in zip(cells, columns, strict=True):
+        if not column.apart:
+            padding = " " * (column.width - cell_len(cell))
+            parts.append(padding + cell if column.number else cell + padding)
+    return _GAP.join(parts).rstrip()
+
+
+def below(cells: Sequence[str], columns: Sequence[Column], shown: Sequence[bool]) -> list[str]:
+    """Lines for the cells that do not stand in their row: one for each that is to be seen whole, one for the others."""
+    rest = [(column, cell) for cell, column, here in zip(cells, columns, shown, strict=True) if cell and not here]
+    own = [f"{column.title}: {cell}" for column, cell in rest if column.whole or column.apart]
+    others = _GAP.join(f"{column.title}: {cell}" for column, cell in rest if not (column.whole or column.apart))
+    return [others, *own] if others else own
+
+
+def print_objects(
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, title_style: str
+) -> None:
+    """Print the cells of objects on a terminal; columns in which nothing stands are left out."""
+    natural = [_natural_width(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
+    widths = _cut(natural, columns, console.width)
+    table = Table(box=box.SIMPLE_HEAD, header_style=title_style, show_edge=False)
+    for column, width in zip(columns, widths, strict=True):
+        if width:
+            table.add_column(column.title, justify=_justify(column), no_wrap=True, overflow="ellipsis", width=width)
+    if not table.columns:
+        for row in rows:
+            for line in below(row, columns, [False] * len(columns)):
+                console.print(Text(line), soft_wrap=True)
+        return
+    for row in rows:
+        table.add_row(*(Text(cell) for cell, width in zip(row, widths, strict=True) if width))
+    lines = [below(row, columns, [width > 0 for width in widths]) for row in rows]
+    _print_rows(console, table, [None] * len(rows), lines)
+    console.print()
+
+
+def _natural_width(column: Column, cells: Sequence[str]) -> int:
+    """Characters that the widest cell of a column takes; 0 for a column in which nothing stands."""
+    widest = max(map(cell_len, cells))
+    return max(widest, cell_len(column.title)) if widest and not column.apart else 0
+
+
+def _cut(widths: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
+    """Widths that fit a terminal: first what may be long is cut, then columns are left out from the last on."""
+    fitted = list(widths)
+
+    def excess() -> int:
+        return _framed_width([width for width in fitted if width]) - room
+
+    for index in reversed(range(len(columns))):
+        if columns[index].long and fitted[index] > _LEAST_CELL:
+            fitted[index] = max(fitted[index] - max(excess(), 0), _LEAST_CELL)
+    for index in reversed(range(0 if columns[0].whole else 1, len(columns))):
+        if excess() > 0:
+            fitted[index] = 0
+    for index in reversed(range(len(columns))):  # there is room again for what was cut more than was needed
+        if columns[index].long and 0 < fitted[index] < widths[index]:
+            fitted[index] = min(widths[index], fitted[index] + max(-excess(), 0))
+    return fitted
