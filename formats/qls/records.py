@@ -168,7 +168,7 @@ def encode_record(header: RecordHeader, xid: bytes = b"", data: bytes = b"") -> 
     content = encode_header(header) + xid + data
     if header.has_tail:
         content += TAIL.pack(MAGICS[header.kind] ^ 0xFFFFFFFF, adler32(content), header.serial, header.rid)
-    return content.ljust(header.size, PADDING)
+    return content.ljust(padded(len(content)), PADDING)
 
 
 def decode_record(buffer: bytes, offset: int = 0) -> tuple[RecordHeader, bytes, bytes]:

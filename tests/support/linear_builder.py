@@ -1,7 +1,6 @@
 """Lays out a linearstore journal the way qpidd would, and whole linearstore trees, for tests.
 
-A record goes into the files as soon as it is appended. One that reaches a file's end goes on behind the header of the
-next, which is made at that moment; so a file that is exactly full has no successor until there is another record.
+A record goes into the files as soon as it is appended, where `qstore-generate`'s writer lays it out.
 
     orders = LinearBuilder("orders", data_size=8)
     orders.enqueue(1, b"hello")
@@ -20,11 +19,11 @@ from typing import Final, NamedTuple
 from uuid import UUID
 from zlib import adler32
 
-from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
-from formats.qls.records import MAGICS, SECTOR_SIZE, TAIL, TAIL_SIZE, RecordHeader, encode_record
-from formats.rhm.geometry import BLOCK_SIZE
+from formats.qls.file_header import FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
+from formats.qls.records import MAGICS, SECTOR_SIZE, TAIL, TAIL_SIZE, RecordHeader
 from formats.rhm.records import Kind
 from tests.support.memory_disk import MemoryDisk
+from tools.generate.line_writer import Fresh, LineWriter
 
 TPL_QUEUE: Final = "TplStore"
 ORIGINAL_ROOT: Final = "/var/lib/qpidd"  # where the links of a store point that was copied from elsewhere
@@ -73,9 +72,7 @@ class LinearBuilder:
         seed: of serials and file names; the queue's name goes in too, so builders of one store do not clash.
 
     Attributes:
-        headers: what each file's header says, by index.
         records: every record, fillers too.
-        position: where the next record goes.
     """
 
     def __init__(
@@ -87,12 +84,22 @@ class LinearBuilder:
         self.data_size = data_size * KIB
         self.first_number = first_number
         self.partition = partition
-        self.headers: list[FileHeader] = []
         self.records: list[PlacedRecord] = []
-        self.position = 0
         self._random = random.Random(f"{seed} {partition} {queue_name}".encode("utf-8", "surrogateescape"))
-        self._names: list[str] = []
+        self._writer = LineWriter(
+            queue_name, self.data_size, self._fresh, first_number=first_number, partition=partition
+        )
         self._contents: list[bytearray] = []
+
+    @property
+    def headers(self) -> list[FileHeader]:
+        """What each file's header says, by index."""
+        return [file.header for file in self._writer.files]
+
+    @property
+    def position(self) -> int:
+        """Where the next record goes."""
+        return self._writer.position
 
     # ---- records ----
 
@@ -120,7 +127,7 @@ class LinearBuilder:
 
     def flush(self) -> None:
         """Fillers up to the next sector."""
-        self.fill(-self.position % SECTOR_SIZE // BLOCK_SIZE)
+        self.fill(self._writer.missing_fillers())
 
     def append(
         self, header: RecordHeader, xid: bytes = b"", data: bytes = b"", *, waited_at: int | None = None
@@ -134,25 +141,22 @@ class LinearBuilder:
             waited_at: bytes into the record, the end of a sector, after which the writer had to wait: the tail then
                 covers only what follows, and has the serial of the file in which that begins.
         """
-        size = header.size
-        self._enter(size, header.rid)
-        file, offset = self.place(self.position)
-        if header.kind is not Kind.FILLER:
-            header = header._replace(serial=self.headers[file].serial)
-        content = encode_record(header, xid, data)
+        position = self.position
+        header, content = self._writer.append(header, xid, data)
+        for file in self._writer.files[len(self._contents) :]:
+            self._contents.append(bytearray(encode_file_header(file.header)) + bytes(self.data_size))
         if waited_at is not None:
-            content = self._with_late_tail(header, content, waited_at)
-        self._write(content)
-        placed = PlacedRecord(header, self.position, file, offset, xid, data)
+            content = self._with_late_tail(position, header, content, waited_at)
+        self._write(position, content)
+        placed = PlacedRecord(header, position, *self.place(position), xid, data)
         self.records.append(placed)
-        self.position += size
         return placed
 
-    def _with_late_tail(self, header: RecordHeader, content: bytes, waited_at: int) -> bytes:
+    def _with_late_tail(self, position: int, header: RecordHeader, content: bytes, waited_at: int) -> bytes:
         end = header.tail_offset
         assert 0 < waited_at < end
-        assert (self.position + waited_at) % SECTOR_SIZE == 0
-        serial = self.headers[self.place(self.position + waited_at)[0]].serial
+        assert (position + waited_at) % SECTOR_SIZE == 0
+        serial = self._writer.files[self.place(position + waited_at)[0]].header.serial
         tail = TAIL.pack(MAGICS[header.kind] ^ 0xFFFFFFFF, adler32(content[waited_at:end]), serial, header.rid)
         return content[:end] + tail + content[end + TAIL_SIZE :]
 
@@ -160,41 +164,20 @@ class LinearBuilder:
 
     def place(self, position: int) -> tuple[int, int]:
         """The index of the file, and the offset from that file's start, of a position."""
-        index, offset = divmod(position, self.data_size)
-        return index, offset + DATA_OFFSET
+        return self._writer.locate(position)
 
     def room(self) -> int:
         """Bytes up to the end of the present file; 0 where the next record enters another."""
         return -self.position % self.data_size
 
-    def _enter(self, size: int, rid: int) -> None:
-        """Make the headers of the files that a record of `size` bytes at the present position reaches."""
-        end = self.position + size
-        for index in range(len(self.headers), (end - 1) // self.data_size + 1):
-            begin = index * self.data_size
-            if begin == self.position:
-                first = DATA_OFFSET
-            else:
-                first = DATA_OFFSET + end - begin if end - begin < self.data_size else 0
-            header = FileHeader(
-                serial=self._random.getrandbits(64),
-                rid=rid,
-                partition=self.partition,
-                data_size=self.data_size,
-                first_record_offset=first,
-                seconds=_SECONDS + index,
-                nanoseconds=123_456_789,
-                file_number=self.first_number + index,
-                queue_name=self.queue_name,
-            )
-            self.headers.append(header)
-            self._names.append(_file_name(self._random))
-            self._contents.append(bytearray(encode_file_header(header)) + bytes(self.data_size))
+    def _fresh(self) -> Fresh:
+        serial = self._random.getrandbits(64)
+        return Fresh(_file_name(self._random), serial, _SECONDS + len(self._writer.files), 123_456_789)
 
-    def _write(self, content: bytes) -> None:
+    def _write(self, position: int, content: bytes) -> None:
         at = 0
         while at < len(content):
-            index, offset = self.place(self.position + at)
+            index, offset = self.place(position + at)
             count = min(FILE_HEADER_SIZE + self.data_size - offset, len(content) - at)
             self._contents[index][offset : offset + count] = content[at : at + count]
             at += count
@@ -203,7 +186,7 @@ class LinearBuilder:
 
     def names(self) -> list[str]:
         """The names of the files, by index."""
-        return list(self._names)
+        return [file.name for file in self._writer.files]
 
     def files(self) -> list[bytes]:
         """The whole contents of the files, by index; zeros behind the last record."""
@@ -228,7 +211,7 @@ class LinearBuilder:
         pool = _pool(store, self.partition, self.kib)
         journal = qls / "tpl2" if self.queue_name == TPL_QUEUE else qls / "jrnl2" / self.queue_name
         journal.mkdir(parents=True, exist_ok=True)
-        for name, content in zip(self._names, self._contents, strict=True):
+        for name, content in zip(self.names(), self._contents, strict=True):
             path = pool / "in_use" / name
             path.write_bytes(content)
             (journal / name).symlink_to(Path(link_root, path.relative_to(store)))
@@ -238,14 +221,14 @@ class LinearBuilder:
         """Write plain files, no links, into a directory, which is made if it is not there."""
         path = Path(directory)
         path.mkdir(parents=True, exist_ok=True)
-        for name, content in zip(self._names, self._contents, strict=True):
+        for name, content in zip(self.names(), self._contents, strict=True):
             (path / name).write_bytes(content)
         return path
 
     def disk(self, directory: str = DIRECTORY) -> MemoryDisk:
         """A disk that holds the journal, as it is now, as plain files in `directory`."""
         return MemoryDisk(
-            {f"{directory}/{name}": bytes(file) for name, file in zip(self._names, self._contents, strict=True)}
+            {f"{directory}/{name}": bytes(file) for name, file in zip(self.names(), self._contents, strict=True)}
         )
 
 

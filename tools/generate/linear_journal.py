@@ -9,20 +9,18 @@ from __future__ import annotations
 import posixpath
 from typing import Final
 from uuid import UUID
-from zlib import adler32
 
-from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
-from formats.qls.records import HEADER_SIZES, MAGICS, SECTOR_SIZE, TAIL, TAIL_SIZE, RecordHeader, encode_header
-from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import COMMIT_DECISION, PADDING, Kind
+from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, encode_file_header
+from formats.qls.records import RecordHeader
+from formats.rhm.records import COMMIT_DECISION, Kind
 from store.environment import Environment
 from store.writable_disk import WritableFile
+from tools.generate.line_writer import Fresh, LineFile, LineWriter
 from tools.generate.ring_journals import Spot
 
 PARTITION: Final = 1
 TPL_QUEUE: Final = "TplStore"
 _NANOSECONDS: Final = 1_000_000_000
-_FILLER: Final = encode_header(RecordHeader(Kind.FILLER)).ljust(BLOCK_SIZE, PADDING)
 
 
 def pool_directory(root: str, data_size: int) -> str:
@@ -43,11 +41,9 @@ class LinearJournal:
     def __init__(self, environment: Environment, root: str, queue: str, data_size: int) -> None:
         self._environment = environment
         self._in_use = posixpath.join(pool_directory(root, data_size), "in_use")
-        self._queue, self._data_size = queue, data_size
-        self._paths: list[str] = []
-        self._serial = 0
-        self._entered = 0  # bytes of all data areas that were made
-        self._position = self._written = 0
+        self._data_size = data_size
+        self._writer = LineWriter(queue, data_size, self._fresh, partition=PARTITION)
+        self._written = 0
         self._pieces: list[bytes] = []
         self._file: WritableFile | None = None
         self._open_number = -1
@@ -55,7 +51,7 @@ class LinearJournal:
     @property
     def end(self) -> int:
         """The place where the next record goes."""
-        return self._position
+        return self._writer.position
 
     def enqueue(self, rid: int, data: bytes, xid: bytes) -> int:
         """A message. Returns its place. Raises OSError."""
@@ -71,59 +67,36 @@ class LinearJournal:
         """The end of a transaction. Raises OSError."""
         self._append(RecordHeader(Kind.COMMIT if commit else Kind.ABORT, rid=rid, xid_size=len(xid)), xid)
 
-    def _append(self, header: RecordHeader, xid: bytes, data: bytes = b"") -> int:
-        place = self._position
-        has_tail = header.kind is not Kind.DEQUEUE or bool(xid)
-        length = HEADER_SIZES[header.kind] + len(xid) + len(data) + (TAIL_SIZE if has_tail else 0)
-        size = length + -length % BLOCK_SIZE
-        if place == self._entered:
-            self._enter(DATA_OFFSET, header.rid)
-        serial = self._serial
-        content = encode_header(header._replace(serial=serial)) + xid + data
-        while place + size > self._entered:
-            rest = place + size - self._entered
-            self._enter(DATA_OFFSET + rest if rest < self._data_size else 0, header.rid)
+    def _append(self, header: RecordHeader, xid: bytes = b"", data: bytes = b"") -> int:
+        writer = self._writer
+        place, known = writer.position, len(writer.files)
+        _, content = writer.append(header, xid, data)
+        for file in writer.files[known:]:
+            self._create(file)
         self._pieces.append(content)
-        if has_tail:
-            checksum = adler32(content)
-            self._pieces.append(TAIL.pack(MAGICS[header.kind] ^ 0xFFFFFFFF, checksum, serial, header.rid))
-        self._pieces.append(PADDING * (size - length))
-        self._position += size
         return place
 
-    def _enter(self, first_record_offset: int, rid: int) -> None:
-        """Make the next file, in which the first record begins at that offset."""
-        environment, number = self._environment, len(self._paths)
+    def _fresh(self) -> Fresh:
+        environment = self._environment
         name = f"{UUID(int=environment.random_bits(128), version=4)}.jrnl"
-        path = posixpath.join(self._in_use, name)
-        self._serial = environment.random_bits(64)
-        seconds, nanoseconds = divmod(environment.clock(), _NANOSECONDS)
-        header = FileHeader(
-            serial=self._serial,
-            rid=rid,
-            partition=PARTITION,
-            data_size=self._data_size,
-            first_record_offset=first_record_offset,
-            seconds=seconds,
-            nanoseconds=nanoseconds,
-            file_number=number + 1,
-            queue_name=self._queue,
-        )
-        file = environment.disk.create(path, FILE_HEADER_SIZE + self._data_size)
+        serial = environment.random_bits(64)
+        return Fresh(name, serial, *divmod(environment.clock(), _NANOSECONDS))
+
+    def _create(self, new: LineFile) -> None:
+        file = self._environment.disk.create(self._path(new), FILE_HEADER_SIZE + self._data_size)
         try:
-            file.write(0, encode_file_header(header))
+            file.write(0, encode_file_header(new.header))
         finally:
             file.close()
-        self._paths.append(path)
-        self._entered += self._data_size
+
+    def _path(self, file: LineFile) -> str:
+        return posixpath.join(self._in_use, file.name)
 
     def flush(self) -> None:
         """Write what is gathered, filled up to the end of its sector. Raises OSError."""
         if not self._pieces:
             return
-        fillers = -self._position % SECTOR_SIZE // BLOCK_SIZE
-        self._pieces.append(_FILLER * fillers)
-        self._position += fillers * BLOCK_SIZE
+        self._pieces.append(self._writer.pad())
         content = memoryview(b"".join(self._pieces))
         self._pieces.clear()
         while len(content):
@@ -136,7 +109,7 @@ class LinearJournal:
     def _open(self, number: int) -> WritableFile:
         if self._file is None or self._open_number != number:
             self._close()
-            self._file = self._environment.disk.open_writable(self._paths[number])
+            self._file = self._environment.disk.open_writable(self._path(self._writer.files[number]))
             self._open_number = number
         return self._file
 
@@ -153,9 +126,9 @@ class LinearJournal:
 
     def spot(self, place: int) -> Spot:
         """Where a place is."""
-        number, offset = divmod(place, self._data_size)
-        return Spot(self._paths[number], DATA_OFFSET + offset)
+        number, offset = self._writer.locate(place)
+        return Spot(self._path(self._writer.files[number]), offset)
 
     def files(self) -> list[str]:
         """The files of the line."""
-        return list(self._paths)
+        return [self._path(file) for file in self._writer.files]
