@@ -75,7 +75,7 @@ class LinearRecords(JournalRecords):
 
     def _stranger(self, header: AnyRecordHeader, place: int) -> Verdict | None:
         assert isinstance(header, RecordHeader)
-        serial = self._files[place // self._stream.data_size].serial
+        serial = self._files[self._stream.index(place)].serial
         if header.kind is Kind.FILLER or header.serial == serial:
             return None
         if serial is None:
@@ -115,8 +115,8 @@ class LinearRecords(JournalRecords):
     def _was_continued(self, header: RecordHeader, tail: Tail, place: int, checksum: int) -> bool:
         """Whether the tail is that of a writer that had to wait within the record, at the end of a sector."""
         end = place + header.tail_offset
-        data_size = self._stream.data_size
-        serials = {file.serial for file in self._files[place // data_size : end // data_size + 1]}
+        index = self._stream.index
+        serials = {file.serial for file in self._files[index(place) : index(end) + 1]}
         if tail.serial not in serials:
             return False
         running, at = 1, place

@@ -112,6 +112,10 @@ class JournalRecords(ABC):
             header = self._decode_header(self._stream.read(place, self.max_header_size))
         except FormatError as error:
             return Verdict(None, error.what)
+        return self.verify(place, header)
+
+    def verify(self, place: int, header: RecordHeader) -> Verdict:
+        """Whether the record that `header` begins at `place` is good."""
         stranger = self._stranger(header, place)
         if stranger is not None:
             return stranger
@@ -119,21 +123,9 @@ class JournalRecords(ABC):
             return Verdict(header, f"{header.kind.label} record with an xid of {header.xid_size} bytes")
         if header.size > self._stream.size - place:
             return Verdict(header, f"{header.kind.label} record of {header.size} bytes runs past the journal's end")
-        if not self._is_backed(place, header.tail_offset):
+        if not self._stream.is_backed(place, header.tail_offset):
             return Verdict(header, f"{header.kind.label} record of {header.size} bytes runs past the end of a file")
         return self._check(header, place)
-
-    def _is_backed(self, place: int, size: int) -> bool:
-        """Whether the files really have the `size` bytes from `place` on, whatever their headers claim."""
-        stream = self._stream
-        end = place + size
-        while place < end:
-            file, offset = stream.locate(place)
-            count = min(end - place, stream.geometry.file_size - offset)
-            if offset + count > file.size:
-                return False
-            place += count
-        return True
 
     def _stranger(self, _header: RecordHeader, _place: int) -> Verdict | None:
         """The verdict on a record that its header alone shows to be no record of this life of its file."""

@@ -106,3 +106,55 @@ def test_bad_sectors_read_as_zeros_and_are_told() -> None:
     assert unreadable[0].what == "1024 bytes cannot be read: Input/output error"
     assert stream.unreadable() == []
     stream.close()
+
+
+# ---- as the drop-ins for qpidd's readers ask for it ----
+
+
+@settings(max_examples=100)
+@given(READS, st.lists(st.sampled_from([512, 1024, 2048]), min_size=4, max_size=4), st.sampled_from([64, 700, 1 << 16]))
+def test_files_may_differ_in_size(reads: list[tuple[int, int, str]], sizes: list[int], window_size: int) -> None:
+    whole, _, disk = make([0, 1, 2, 3], {2: 1500})
+    stream = JournalStream(disk, whole.files, GEOMETRY, sizes=sizes, window_size=window_size, most_open=1)
+    pieces = [whole.read(number * GEOMETRY.data_size, size) for number, size in enumerate(sizes)]
+    whole.close()
+    disk.most_open = 0
+    expected = b"".join(pieces)
+    assert stream.size == len(expected)
+    for place, length, _ in reads:
+        assert stream.read(place % len(expected), length) == expected[place % len(expected) :][:length]
+        file, offset = stream.locate(place % len(expected))
+        index = stream.index(place % len(expected))
+        assert file is stream.files[index]
+        assert offset == place % len(expected) - stream.begin(index) + DATA_OFFSET
+    assert stream.index(stream.size) == len(sizes)
+    stream.close()
+    assert disk.most_open <= 1
+
+
+def test_what_the_files_really_have() -> None:
+    stream, _, _ = make([0, 1, 2, 3], {1: 1500, 3: -1})
+    data, cut = GEOMETRY.data_size, 1500 - DATA_OFFSET
+    assert stream.is_backed(0, data + cut)
+    assert not stream.is_backed(0, data + cut + 1)
+    assert not stream.is_backed(data + cut, 1)
+    assert stream.is_backed(2 * data, data)
+    assert not stream.is_backed(3 * data - 1, 2)
+    assert not stream.is_backed(stream.size, 1)
+    assert stream.is_backed(stream.size, 0)
+
+
+def test_a_strict_stream_raises_only_for_what_is_asked_for() -> None:
+    lenient, expected, disk = make([0, 1, 2, 3])
+    stream = JournalStream(disk, lenient.files, GEOMETRY, is_strict=True)
+    disk.bad_regions.append(BadRegion("/1", DATA_OFFSET + 512, DATA_OFFSET + 1024))
+    data = GEOMETRY.data_size
+    assert stream.read(0, data + 512) == expected[: data + 512]
+    assert stream.read(data + 1024, 3000) == expected[data + 1024 : data + 4024]
+    with pytest.raises(OSError, match="Input/output error"):
+        stream.read(data + 500, 100)
+    with pytest.raises(OSError, match="Input/output error"):
+        stream.window(data + 500, 100)
+    assert not stream.has_unreadable
+    stream.close()
+    assert disk.open_now == 0

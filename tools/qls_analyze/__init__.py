@@ -2,12 +2,12 @@ r"""What `qpid-qls-analyze` does: a drop-in for the command of that name that ca
 
 The journals of a linearstore are read, and what remains is shown: the messages that were enqueued and not dequeued, the
 transactions that were neither committed nor aborted, and what qpidd's recovery would do about these. What is
-printed is the original's, to the byte, so this reads as the original does, which is how qpidd itself reads: a journal
-ends at the first record that is torn or not its own. `qstore-dump` and `qstore-check` tell more, and read on behind
-damage; who needs the truth about a store after a crash should ask them.
+printed is the original's, to the byte. The journals' bytes come from `store.journal.stream`, and what is a good record
+`store.journal.linear` says; but a journal ends, as for the original and for qpidd itself, at the first record that is
+torn or not its own. `qstore-dump` and `qstore-check` tell more, and read on behind damage; who needs the truth about a
+store after a crash should ask them.
 
     files           the files of a journal, found by name, in the order of their numbers
-    stream          their bytes, one after the other
     walk            one record after the other, to the end of the journal
     maps            what is enqueued, which transactions are open, how many records there were
     text            how everything is written
@@ -39,7 +39,8 @@ Where the output is another than the original's, and why:
     - Where two dequeues of one transaction are in the prepared list, one that says abort decides; the original fails.
     - A file header among the records ends the journal; the original takes it for a filler. A first record offset that
       lies on no block is told, and not followed.
-    - A transaction id of more than 1024 bytes, which no client can make, is cut in the middle.
+    - A transaction id of more than 1024 bytes, which no client can make, is cut in the middle; a record with one of
+      more than 1 MiB is no good record.
     - A partition is read whoever may read it: the original refuses one that its group may not read, and calls that a
       missing permission to write, which nobody needs here. One without pools is empty, not an error. Of a pool's
       files in use and returned only those of a journal file's name count; a waiting file counts whatever first record

@@ -8,16 +8,20 @@ among the taken files of the store itself, and only then where the link points.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from formats.qls.errors import QlsError
-from formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, FileHeader, decode_file_header
+from formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, decode_file_header, linear_geometry
+from formats.qls.records import SECTOR_SIZE
 from store.disk import Disk
 from store.file_pool import PooledFile
+from store.journal.linear_file import LinearFile
+from store.journal.stream import JournalStream
 from tools.qls_analyze.problems import Problems
 
 SUFFIX: Final = ".jrnl"  # of the names that are looked at
+_WINDOW_SIZE: Final = 1 << 18  # bytes read at a time: records are met in order, and most are small
 
 
 class JournalFile(NamedTuple):
@@ -40,10 +44,17 @@ class JournalFile(NamedTuple):
         """Its number in the journal."""
         return self.header.file_number
 
-    @property
-    def present(self) -> int:
-        """Bytes of its data area that are there."""
-        return min(max(self.size - DATA_OFFSET, 0), self.header.data_size)
+    def in_line(self) -> LinearFile:
+        """The file as the store's reader takes it."""
+        return LinearFile(self.number, self.path, self.size, self.header, self.header.serial)
+
+
+def open_stream(disk: Disk, files: Sequence[JournalFile]) -> JournalStream:
+    """The data areas of a journal's files; each file is as large as its header says."""
+    sizes = [file.header.data_size for file in files]
+    geometry = linear_geometry(max(len(files), 1), max(sizes, default=SECTOR_SIZE))
+    line = [file.in_line() for file in files]
+    return JournalStream(disk, line, geometry, sizes=sizes, is_strict=True, window_size=_WINDOW_SIZE, most_open=1)
 
 
 def read_files(disk: Disk, directory: str, taken: Mapping[str, PooledFile], problems: Problems) -> list[JournalFile]:

@@ -10,11 +10,10 @@ from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
 from store.disk import Disk
 from tools.console.text import one_line
-from tools.qls_analyze.files import JournalFile
+from tools.qls_analyze.files import JournalFile, open_stream
 from tools.qls_analyze.maps import WARNED, Counts, Maps, OpenTransaction, operations
 from tools.qls_analyze.problems import Problems
 from tools.qls_analyze.show import Show
-from tools.qls_analyze.stream import LineStream
 from tools.qls_analyze.text import (
     NOT_ENQUEUED,
     NOT_OPEN,
@@ -86,7 +85,7 @@ class Journal:
         self._is_prepared_list = is_prepared_list
         self._show = show
         self._problems = problems
-        self._stream = LineStream(disk, files)
+        self._stream = open_stream(disk, files)
         self._walk = Walk(self._stream, files)
         self.maps = Maps(len(files), self._stream.index, is_prepared_list=is_prepared_list)
 
@@ -145,15 +144,15 @@ class Journal:
     # ---- records as text ----
 
     def _where(self, place: int) -> str:
-        return f"0x{self._files[self._stream.index(place)].number:x}:0x{self._stream.offset(place):08x}"
+        return f"0x{self._files[self._stream.index(place)].number:x}:0x{self._stream.locate(place)[1]:08x}"
 
     def _xid(self, record: Record | Truncated) -> Read:
         begin = record.place + record.header.header_size
-        return lambda offset, length: self._stream.read(begin + offset, length)
+        return lambda offset, length: self._stream.read_aside(begin + offset, length)
 
     def _data(self, record: Record) -> Read:
         begin = record.place + record.header.header_size + record.header.xid_size
-        return lambda offset, length: self._stream.read(begin + offset, length)
+        return lambda offset, length: self._stream.read_aside(begin + offset, length)
 
     def _record_text(self, record: Record) -> str:
         header, show = record.header, self._show
@@ -197,7 +196,7 @@ class Journal:
         end = self._walk.end
         if end is None:
             return
-        offset = self._stream.offset(end)
+        offset = self._stream.locate(end)[1]
         if count := fillers_to_sector(offset):
             aligned = offset + -offset % SECTOR_SIZE
             yield f"{self._where(end)}: {count} filler records required for DBLK alignment to 0x{aligned:08x}"

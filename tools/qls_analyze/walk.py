@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
-from zlib import adler32
 
 from formats.qls.errors import QlsError
 from formats.qls.file_header import DATA_OFFSET
@@ -37,10 +36,10 @@ from formats.qls.records import (
 )
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
+from store.journal.linear import LinearRecords
+from store.journal.stream import JournalStream
 from tools.qls_analyze.files import JournalFile
-from tools.qls_analyze.stream import LineStream
 
-_CHUNK: Final = 1 << 20  # bytes checksummed at a time
 _RECORD_MAGICS: Final = frozenset(MAGICS[kind] for kind in HEADER_SIZES)
 _FILLER: Final = MAGICS[Kind.FILLER].to_bytes(4, "little")
 
@@ -122,9 +121,10 @@ class Walk:
             end of the last file, or unknown.
     """
 
-    def __init__(self, stream: LineStream, files: Sequence[JournalFile]) -> None:
+    def __init__(self, stream: JournalStream, files: Sequence[JournalFile]) -> None:
         self._stream = stream
         self._files = files
+        self._records = LinearRecords(stream, [file.in_line() for file in files])
         self._entered = -1  # index of the file entered last
         self.end: int | None = None
 
@@ -166,10 +166,13 @@ class Walk:
 
     def record(self, place: int, header: RecordHeader) -> Record | None:
         """The record at `place` with its tail, compared; None if its rest is not there."""
-        used = header.tail_offset + (TAIL_SIZE if header.has_tail else 0)
-        if not self._stream.holds(place, used):
+        tail_place = place + header.tail_offset
+        if not self._stream.is_backed(place, header.tail_offset + (TAIL_SIZE if header.has_tail else 0)):
             return None
-        return Record(place, header, self._tail(place, header) if header.has_tail else None)
+        # One whose writer had to wait is good for the store's reader, but not for qpidd's, nor for the original.
+        is_valid = self._records.verify(place, header).problem is None and place not in self._records.continued
+        tail = decode_tail(self._stream.read_aside(tail_place, TAIL_SIZE)) if header.has_tail and is_valid else None
+        return Record(place, header, tail)
 
     def record_at(self, place: int) -> Record:
         """A valid record that the walk met at `place`, again.
@@ -186,7 +189,7 @@ class Walk:
 
     def where(self, place: int) -> str:
         """The file and the offset of a place."""
-        return f"{self._files[self._stream.index(place)].path} at offset 0x{self._stream.offset(place):x}"
+        return f"{self._files[self._stream.index(place)].path} at offset 0x{self._stream.locate(place)[1]:x}"
 
     # ---- files ----
 
@@ -217,7 +220,7 @@ class Walk:
     def _wrong_offset(self, place: int) -> WrongOffset | None:
         if place == self._stream.begin(self._entered + 1):
             return None
-        actual = self._stream.offset(place)
+        actual = self._stream.locate(place)[1]
         expected = self._files[self._entered].header.first_record_offset
         return None if actual == expected else WrongOffset(self._entered, actual)
 
@@ -242,18 +245,7 @@ class Walk:
             header = decode_header(window, at)
         except QlsError as error:
             raise WalkError(self.where(place), error.what) from None
-        return header if self._stream.holds(place, header.header_size) else None
-
-    def _tail(self, place: int, header: RecordHeader) -> Tail | None:
-        """The tail, if it matches the record."""
-        end = place + header.tail_offset
-        tail = decode_tail(self._stream.read(end, TAIL_SIZE))
-        if not tail.goes_with(header) or tail.serial != header.serial:
-            return None
-        checksum = 1
-        for chunk in range(place, end, _CHUNK):
-            checksum = adler32(self._stream.read(chunk, min(_CHUNK, end - chunk)), checksum)
-        return tail if checksum == tail.checksum else None
+        return header if self._stream.is_backed(place, header.header_size) else None
 
 
 def fillers_to_sector(offset: int) -> int:

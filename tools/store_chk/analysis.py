@@ -30,12 +30,14 @@ class AnalysedFile(NamedTuple):
     Attributes:
         name: in its directory.
         path: directory and name.
+        size: bytes that it has; -1 where nothing was looked at.
         header: None where the file was never written.
         flags: of the header, all 16 bits.
     """
 
     name: str
     path: str
+    size: int
     header: FileHeader | None
     flags: int
 
@@ -80,7 +82,7 @@ def analyse(disk: Disk, directory: str, base_name: str) -> Analysis:
     unused = False
     for name in names:
         path = joined(directory, name)
-        file = AnalysedFile(name, path, None, 0) if unused else read_file_header(disk, name, path)
+        file = AnalysedFile(name, path, -1, None, 0) if unused else read_file_header(disk, name, path)
         unused = file.header is None
         files.append(file)
     return Analysis(directory, info_path, info, _leaves(info, content), tuple(files), _first(files))
@@ -98,14 +100,18 @@ def read_file_header(disk: Disk, name: str, path: str) -> AnalysedFile:
         CheckError: there is none, or of another version.
         OSError: the file cannot be read.
     """
-    sector = read_whole(disk, path, FILE_HEADER_SIZE)
+    file = disk.open(path)
+    try:
+        size, sector = file.size, file.read(0, min(file.size, FILE_HEADER_SIZE))
+    finally:
+        file.close()
     try:
         header = decode_file_header(sector)
     except RhmError as error:
         raise CheckError(f"{path}: {error.what}") from None
     if header is not None and header.version != 1:
         raise CheckError(f"{path}: file header of version {header.version}; {_OTHER_TOOL}")
-    return AnalysedFile(name, path, header, COMMON.unpack_from(sector)[3] if header else 0)
+    return AnalysedFile(name, path, size, header, COMMON.unpack_from(sector)[3] if header else 0)
 
 
 def _decode_info(path: str, content: bytes) -> JournalInfo:

@@ -34,18 +34,19 @@ from formats.rhm.records import (
     Kind,
     RecordHeader,
     decode_header,
-    decode_tail,
-    version_1_check,
 )
 from store.disk import Disk
+from store.journal.order import RingFile
+from store.journal.stream import JournalStream
+from store.journal.version_1 import Version1Records
 from tools.store_chk.analysis import AnalysedFile, Analysis, read_file_header
 from tools.store_chk.errors import CheckError
-from tools.store_chk.stream import RingStream
 from tools.store_chk.text import Read, file_header_text, record_text
 
 _LEAST_HEADER: Final = 16  # bytes that the original reads of anything
 _FILE_HEADER_FIELDS: Final = 48  # bytes: more than any record's header
 _NO_OFFSET: Final = 1 << 44  # bytes: files end there at the latest (ext4), and the original fails to seek further
+_WINDOW_SIZE: Final = 1 << 16  # bytes read at a time: messages are not looked at, but for their headers and tails
 _FILLER: Final = RecordHeader(Kind.FILLER, 1, 0, blocks=1)  # whatever follows its magic
 _MAGICS: Final = frozenset(kind.value for kind in RECORD_KINDS | {Kind.FILE})
 
@@ -110,12 +111,12 @@ class Walk:
 
     def __init__(self, disk: Disk, analysis: Analysis) -> None:
         self._disk = disk
-        files = (*analysis.files[analysis.first :], *analysis.files[: analysis.first])
-        self._files = [(file.name, file.path) for file in files]
-        self._stream = RingStream(disk, [file.path for file in files], analysis.info.geometry)
-        self._first_offset = files[0].header.first_record_offset if files[0].header else 0
+        self._files = (*analysis.files[analysis.first :], *analysis.files[: analysis.first])
+        self._file_size = analysis.info.geometry.file_size
+        files = [_ring_file(number, file) for number, file in enumerate(self._files)]
+        self._stream = JournalStream(disk, files, analysis.info.geometry, is_strict=True, window_size=_WINDOW_SIZE)
+        self._records = Version1Records(self._stream, files)
         self._entered: list[AnalysedFile] = []
-        self._indicator = 0  # the overwrite indicator of the file entered last
         self._is_first = False  # the next record is the first that begins in its file
 
     def close(self) -> None:
@@ -126,7 +127,7 @@ class Walk:
 
     def where(self, record: Record) -> str:
         """The file and the offset at which the record begins."""
-        return f"{self._files[self._stream.locate(record.place)[0]][1]} at offset 0x{record.offset:x}"
+        return f"{self._files[self._stream.index(record.place)].path} at offset 0x{record.offset:x}"
 
     def text(self, record: Record) -> str:
         """The record as it is printed."""
@@ -134,12 +135,12 @@ class Walk:
 
     def read_xid(self, record: Record) -> Read:
         """Reads from the record's transaction id."""
-        begin = self._stream.advance(record.place, record.header.header_size)
-        return lambda offset, length: self._stream.read(self._stream.advance(begin, offset), length)
+        begin = record.place + record.header.header_size
+        return lambda offset, length: self._stream.read_aside(begin + offset, length)
 
     def _read_data(self, record: Record) -> Read:
-        begin = self._stream.advance(record.place, record.header.header_size + record.header.xid_size)
-        return lambda offset, length: self._stream.read(self._stream.advance(begin, offset), length)
+        begin = record.place + record.header.header_size + record.header.xid_size
+        return lambda offset, length: self._stream.read_aside(begin + offset, length)
 
     def record_at(self, place: int) -> Record:
         """The record that the walk found at `place`, again.
@@ -148,15 +149,15 @@ class Walk:
             CheckError: it is not there any more: somebody writes to the journal.
             OSError: its file cannot be read.
         """
-        index, offset = self._stream.locate(place)
+        file, offset = self._stream.locate(place)
         try:
             header = decode_header(self._stream.read(place, MAX_HEADER_SIZE))
-            last, _ = self._stream.span(place, header.size)
+            last = self._last_file(place, header)
         except RhmError:
             last = len(self._entered)
         file_header = self._entered[last].header if last < len(self._entered) else None
         if file_header is None:
-            raise CheckError(f"{self._files[index][1]} at offset 0x{offset:x}: the record changed while it was read")
+            raise CheckError(f"{file.path} at offset 0x{offset:x}: the record changed while it was read")
         return Record(place, offset, file_header.file_number, header)
 
     # ---- the walk ----
@@ -168,66 +169,69 @@ class Walk:
             CheckError: it cannot go on.
             OSError: a file cannot be read.
         """
-        place = self._first_place()
         yield self._enter_next()
-        while place is not None:
-            assert place % BLOCK_SIZE == 0
-            index, offset = self._stream.locate(place)
-            if index == len(self._files):
-                return
-            if index == len(self._entered):
-                if self._stream.is_short(index - 1):
+        place = yield from self._first_place()
+        while place is not None and place < self._stream.size:
+            if self._stream.index(place) == len(self._entered):
+                if self._entered[-1].size < self._file_size:
                     return
                 yield self._enter_next()
             if self._entered[-1].header is None:
                 return
-            place = yield from self._step(place, offset)
+            place = yield from self._step(place, self._stream.locate(place)[1])
 
     def _enter_next(self) -> FileEntered:
-        name, path = self._files[len(self._entered)]
-        file = read_file_header(self._disk, name, path)
-        self._entered.append(file)
-        self._indicator = file.header.overwrite_indicator if file.header else 0
+        name, path, *_ = self._files[len(self._entered)]
+        self._entered.append(read_file_header(self._disk, name, path))
         self._is_first = True
-        return FileEntered(file)
+        return FileEntered(self._entered[-1])
 
-    def _first_place(self) -> int | None:
+    def _first_place(self) -> Generator[Event, None, int | None]:
         """Where the first record begins; None if it cannot begin there."""
-        offset = self._first_offset
+        file, header = self._files[0], self._files[0].header
+        assert header is not None
+        offset = header.first_record_offset
         if offset >= _NO_OFFSET:
-            raise CheckError(f"{self._files[0][1]}: first record offset 0x{offset:x} is beyond any file's end")
-        if offset >= self._stream.file_size:
-            return self._stream.place(1, DATA_OFFSET)
-        return None if offset % BLOCK_SIZE or 0 < offset < DATA_OFFSET else offset
+            raise CheckError(f"{file.path}: first record offset 0x{offset:x} is beyond any file's end")
+        if offset >= self._file_size:
+            return self._stream.data_size
+        if not offset:
+            yield self._first_record(offset)
+            yield StrayHeader(file_header_text(header, file.flags))
+            return 0
+        return None if offset % BLOCK_SIZE or offset < DATA_OFFSET else offset - DATA_OFFSET
 
     def _step(self, place: int, offset: int) -> Generator[Event, None, int | None]:
         """What stands at `place`; returns the next place, None at the end."""
         block = self._stream.read(place, _FILE_HEADER_FIELDS)
         magic, version, endian, flags = COMMON.unpack_from(block)
-        if magic not in _MAGICS or not self._stream.holds(place, _LEAST_HEADER, len(self._entered)):
+        if magic not in _MAGICS or not self._stream.is_backed(place, _LEAST_HEADER):
             return None
         if magic == Kind.FILE:
             if self._is_first:
                 yield self._first_record(offset)
             yield self._stray_header(block, flags, offset)
-            return self._next_sector(place)
+            return place - place % SECTOR_SIZE + SECTOR_SIZE
         header = _FILLER if magic == Kind.FILLER else self._decoded(block, version, endian, offset)
         if header is None:
             return None
-        last, following = self._stream.span(place, header.size)
+        last = self._last_file(place, header)
         # What lies in this file comes first, the rest after the first record offset: so it is with the original.
         is_split = last >= len(self._entered)
-        if not (self._is_there(place, header) if is_split else self._is_whole(place, header)):
+        if not (self._entered[-1].size >= self._file_size if is_split else self._is_whole(place, header)):
             return None
         if self._is_first:
             yield self._first_record(offset)
-        is_overwritten = header.kind is not Kind.FILLER and header.flags & OVERWRITE_INDICATOR != self._indicator
+        begun_in = self._entered[-1].header
         if is_split and not (yield from self._enter_rest(place, offset, header, last)):
             return None
-        file_header = self._entered[-1].header
-        assert file_header is not None
-        yield Record(place, offset, file_header.file_number, header, is_overwritten)
-        return None if is_overwritten else following
+        ended_in = self._entered[-1].header
+        assert begun_in is not None
+        assert ended_in is not None
+        indicator = header.flags & OVERWRITE_INDICATOR
+        is_overwritten = header.kind is not Kind.FILLER and indicator != begun_in.overwrite_indicator
+        yield Record(place, offset, ended_in.file_number, header, is_overwritten)
+        return None if is_overwritten else place + header.size
 
     def _decoded(self, block: bytes, version: int, endian: int, offset: int) -> RecordHeader | None:
         """The header of a record that is no filler; None where its sizes contradict its kind."""
@@ -239,6 +243,19 @@ class Walk:
             return decode_header(block)
         except RhmError:
             return None
+
+    def _is_whole(self, place: int, header: RecordHeader) -> bool:
+        """Whether the record is there and its tail matches its header, be it of this lap or an older one."""
+        if not self._stream.is_backed(place, header.tail_offset + (TAIL_SIZE if header.has_tail else 0)):
+            return False
+        if header.kind is Kind.FILLER:
+            return True
+        verdict = self._records.verify(place, header)
+        return verdict.problem is None or verdict.stale
+
+    def _last_file(self, place: int, header: RecordHeader) -> int:
+        """The index of the file in which a record at `place` ends; that of no file if there are too few."""
+        return self._stream.index(min(place + header.size - 1, self._stream.size))
 
     def _enter_rest(self, place: int, offset: int, header: RecordHeader, last: int) -> Generator[Event, None, bool]:
         """Enter the files up to `last`, in which a record ends; returns whether its rest is there."""
@@ -252,20 +269,6 @@ class Walk:
             return True
         yield Torn(_torn_message(path, offset, header))
         return False
-
-    def _is_there(self, place: int, header: RecordHeader) -> bool:
-        """Whether the files that were entered are long enough for what they should hold of the record."""
-        used = header.tail_offset + (TAIL_SIZE if header.has_tail else 0)
-        return self._stream.holds(place, used, len(self._entered))
-
-    def _is_whole(self, place: int, header: RecordHeader) -> bool:
-        """Whether the record is there and its tail matches its header."""
-        if not self._is_there(place, header):
-            return False
-        if not header.has_tail:
-            return True
-        tail = self._stream.read(self._stream.advance(place, header.tail_offset), TAIL_SIZE)
-        return decode_tail(tail, 0) == (version_1_check(header.kind), header.rid)
 
     def _first_record(self, offset: int) -> FirstRecord:
         """The first record of the file begins at `offset`: it has to be where the file's header says."""
@@ -287,17 +290,13 @@ class Walk:
             raise self._error("file header of another version where a record should be", offset)
         return StrayHeader(file_header_text(header, flags, offset))
 
-    def _next_sector(self, place: int) -> int:
-        index, offset = self._stream.locate(place)
-        offset += SECTOR_SIZE - offset % SECTOR_SIZE
-        return (
-            self._stream.place(index, offset)
-            if offset < self._stream.file_size
-            else self._stream.place(index + 1, DATA_OFFSET)
-        )
-
     def _error(self, what: str, offset: int) -> CheckError:
         return CheckError(f"{what} ({self._entered[-1].path} at offset 0x{offset:x})")
+
+
+def _ring_file(number: int, file: AnalysedFile) -> RingFile:
+    indicator = None if file.header is None else file.header.overwrite_indicator
+    return RingFile(number, file.path, file.size, file.header, used=True, overwrite_indicator=indicator)
 
 
 def _torn_message(path: str, offset: int, header: RecordHeader) -> str:
