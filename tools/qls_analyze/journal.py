@@ -11,7 +11,7 @@ from formats.rhm.records import Kind
 from store.disk import Disk
 from tools.console.text import one_line
 from tools.qls_analyze.files import JournalFile, open_stream
-from tools.qls_analyze.maps import WARNED, Counts, Maps, OpenTransaction, operations
+from tools.qls_analyze.maps import WARNED, Counts, Maps
 from tools.qls_analyze.problems import Problems
 from tools.qls_analyze.show import Show
 from tools.qls_analyze.text import (
@@ -36,6 +36,7 @@ from tools.qls_analyze.walk import (
     WrongOffset,
     fillers_to_sector,
 )
+from tools.store_chk.maps import OpenTransaction
 from tools.store_chk.text import Read
 
 _COUNT_LABELS = (
@@ -252,7 +253,7 @@ class Journal:
             return
         for transaction in transactions.values():
             yield f"  {self.transaction_text(transaction)} containing {len(transaction.places)} operations:"
-            for place, _, marks in operations(transaction):
+            for place, _, marks in transaction.operations():
                 record = self._walk.record_at(place)
                 warning = _warning(record.header) if marks & WARNED else ""
                 yield f"    {self._record_text(record)}{warning}"

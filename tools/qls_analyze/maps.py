@@ -17,18 +17,17 @@ that remains.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from formats.qls.records import RecordHeader
 from formats.rhm.records import COMMIT_DECISION, TRANSIENT, Kind
 from store.journal.enqueue_map import EnqueueMap
-from tools.store_chk.maps import Xid, xid_key
+from tools.store_chk.maps import ENQUEUE, Transactions, Xid, xid_key
 from tools.store_chk.text import Read
 
-# What is kept of each operation of a transaction besides its place and rid.
-ENQUEUE: Final = 1
+# What is kept of each operation of a transaction besides its place and rid, and whether it is an enqueue.
 WARNED: Final = 2  # its record was not in the map
 DECIDED_COMMIT: Final = 4  # a dequeue in the prepared list: the decision is commit
 
@@ -66,20 +65,6 @@ class Counts:
         return self.transactional_enqueues + self.transactional_dequeues
 
 
-class OpenTransaction(NamedTuple):
-    """What waits for the end of one transaction, in journal order: three arrays of the same length.
-
-    Attributes:
-        places: where the records are.
-        rids: of an enqueue, its own; of a dequeue, that which it removes.
-        marks: ENQUEUE, WARNED, DECIDED_COMMIT, put together.
-    """
-
-    places: array[int]
-    rids: array[int]
-    marks: bytearray
-
-
 class Maps:
     """The state of a journal after the records that were applied.
 
@@ -99,7 +84,7 @@ class Maps:
         self.counts = Counts()
         self.enqueued = EnqueueMap()
         self.in_file = array("q", bytes(8 * files))
-        self.transactions: dict[Xid, OpenTransaction] = {}
+        self.transactions = Transactions()
         self._file_index = file_index
         self._is_prepared_list = is_prepared_list
 
@@ -108,7 +93,7 @@ class Maps:
         return {
             rid
             for transaction in self.transactions.values()
-            for rid, marks in zip(transaction.rids, transaction.marks, strict=True)
+            for _, rid, marks in transaction.operations()
             if not marks & ENQUEUE
         }
 
@@ -126,7 +111,7 @@ class Maps:
                     self._enqueue(header.rid, place)
                     return True
                 counts.transactional_enqueues += 1
-                self._wait(xid, header, place, header.rid, ENQUEUE)
+                self.transactions.wait(xid_key(xid, header.xid_size), place, header.rid, ENQUEUE)
                 return True
             case Kind.DEQUEUE:
                 counts.dequeues += 1
@@ -135,7 +120,8 @@ class Maps:
                 counts.transactional_dequeues += 1
                 found = self._is_prepared_list or self.enqueued.get(header.dequeued_rid) is not None
                 decision = DECIDED_COMMIT if header.flags & COMMIT_DECISION else 0
-                self._wait(xid, header, place, header.dequeued_rid, decision | (0 if found else WARNED))
+                marks = decision | (0 if found else WARNED)
+                self.transactions.wait(xid_key(xid, header.xid_size), place, header.dequeued_rid, marks)
                 return found
             case Kind.COMMIT:
                 counts.commits += 1
@@ -149,7 +135,7 @@ class Maps:
         transaction = self.transactions.pop(xid, None)
         if transaction is None:
             return False
-        for place, rid, marks in operations(transaction):
+        for place, rid, marks in transaction.operations():
             if marks & ENQUEUE:
                 self._enqueue(rid, place)
             else:
@@ -161,7 +147,7 @@ class Maps:
         transaction = self.transactions.pop(xid, None)
         if transaction is None:
             return False
-        for place, _, marks in operations(transaction):
+        for place, _, marks in transaction.operations():
             if marks & ENQUEUE:
                 self.in_file[self._file_index(place)] -= 1
         return True
@@ -175,25 +161,11 @@ class Maps:
         self.in_file[self._file_index(entry.place)] -= 1
         return True
 
-    def _wait(self, xid: Read, header: RecordHeader, place: int, rid: int, marks: int) -> None:
-        key = xid_key(xid, header.xid_size)
-        transaction = self.transactions.get(key)
-        if transaction is None:
-            transaction = self.transactions[key] = OpenTransaction(array("Q"), array("Q"), bytearray())
-        transaction.places.append(place)
-        transaction.rids.append(rid)
-        transaction.marks.append(marks)
-
     def _enqueue(self, rid: int, place: int) -> None:
         before = self.enqueued.duplicate_count
         self.enqueued.add(rid, place)
         if self.enqueued.duplicate_count != before:  # the first one stays
             self.in_file[self._file_index(place)] -= 1
-
-
-def operations(transaction: OpenTransaction) -> Iterator[tuple[int, int, int]]:
-    """Place, rid and marks of each operation of a transaction."""
-    return zip(*transaction, strict=True)
 
 
 def decision_of(marks: Sequence[int]) -> bool | None:

@@ -8,23 +8,19 @@ is rendered is read in parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from formats.qls.file_header import FileHeader
 from formats.qls.records import MAGICS, VERSION, RecordHeader, Tail
 from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
-from tools.store_chk.text import Read, time_text
+from tools.store_chk.text import Read, rendering_of, time_text
 
-_SHORT: Final = 50  # bytes: what is longer is cut in the middle
-_PRINTABLE_ENDS: Final = 25  # bytes at either end that are left of what is printable ...
-_ESCAPED_ENDS: Final = 10  # ... and of what is not
 _LARGEST_XID: Final = 1024  # bytes: qpidd's have 24, those of clients 528 at most; of a larger one the ends are shown
+_XID_ENDS: Final = 25  # bytes of these
 _CHUNK: Final = 1 << 16  # bytes looked at in one go
 _LONGEST_TEXT: Final = 1024  # bytes of a test message's text that are shown
 
-_PRINTABLE: Final = bytes(range(0x21, 0x7F))
-_ESCAPED: Final = [chr(byte) if byte in _PRINTABLE else f"\\{byte:02x}" for byte in range(256)]
+_RENDERING: Final = rendering_of(bytes(range(0x21, 0x7F)))
 _TEST_TEXT: Final = b"msg"  # begins the text of a test message; a NUL ends it
 
 _FLAG_TEXTS: Final = {
@@ -70,39 +66,20 @@ def data_text(read: Read, size: int, *, content: bool, test_text: bool) -> str:
 
 def _xid(read: Read, size: int) -> str:
     if size > _LARGEST_XID:
-        first, last = (read(offset, _PRINTABLE_ENDS) for offset in (0, size - _PRINTABLE_ENDS))
-        if (first + last).strip(_PRINTABLE):
+        first, last = (read(offset, _XID_ENDS) for offset in (0, size - _XID_ENDS))
+        if (first + last).strip(_RENDERING.printable):
             return f"0x{last[::-1].hex()} ... {first[::-1].hex()}"
-        return f'"{_ascii(first)} ... {_ascii(last)}"'
+        return f'"{_RENDERING.ends(read, size, _XID_ENDS)}"'
     xid = read(0, size)
-    return f"0x{xid[::-1].hex()}" if xid.strip(_PRINTABLE) else _quoted(read, size)
+    if xid.strip(_RENDERING.printable):
+        return f"0x{xid[::-1].hex()}"
+    return f'"{_RENDERING.shortened(read, size, is_printable=True)}"'
 
 
 def _data(read: Read, size: int) -> str:
-    if _is_printable(read, size):
-        return _quoted(read, size)
-    if size <= _SHORT:
-        return _escaped(read(0, size))
-    return f"{_escaped(read(0, _ESCAPED_ENDS))} ... {_escaped(read(size - _ESCAPED_ENDS, _ESCAPED_ENDS))}"
-
-
-def _quoted(read: Read, size: int) -> str:
-    if size < _SHORT:
-        return f'"{_ascii(read(0, size))}"'
-    first, last = (read(offset, _PRINTABLE_ENDS) for offset in (0, size - _PRINTABLE_ENDS))
-    return f'"{_ascii(first)} ... {_ascii(last)}"'
-
-
-def _is_printable(read: Read, size: int) -> bool:
-    # Messages begin with their header: most are told apart by their first bytes.
-    if read(0, min(size, _SHORT)).strip(_PRINTABLE):
-        return False
-    return not any(chunk.strip(_PRINTABLE) for chunk in _chunks(read, size))
-
-
-def _chunks(read: Read, size: int) -> Iterator[bytes]:
-    for offset in range(0, size, _CHUNK):
-        yield read(offset, min(_CHUNK, size - offset))
+    is_printable = _RENDERING.is_printable(read, size)
+    text = _RENDERING.shortened(read, size, is_printable=is_printable)
+    return f'"{text}"' if is_printable else text
 
 
 def _test_text(read: Read, size: int) -> str | None:
@@ -113,16 +90,8 @@ def _test_text(read: Read, size: int) -> str | None:
         if at >= 0:
             begin = offset + at
             text = read(begin, min(_LONGEST_TEXT, size - begin)).partition(b"\0")[0]
-            return "".join(" " if byte == 0x20 else _ESCAPED[byte] for byte in text)
+            return " ".join(map(_RENDERING.text, text.split(b" ")))
     return None
-
-
-def _escaped(content: bytes) -> str:
-    return "".join(map(_ESCAPED.__getitem__, content))
-
-
-def _ascii(content: bytes) -> str:
-    return content.decode("ascii", "backslashreplace")  # what was found printable may change while it is read
 
 
 # ---- headers and tails ----

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from formats.rhm.records import Kind, RecordHeader
+from formats.rhm.records import Kind
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
 from tools.store_chk.errors import CheckError
 from tools.store_chk.text import Read, xid_text
@@ -27,6 +28,8 @@ from tools.store_chk.walk import Record
 
 _WHOLE_XID: Final = 128  # bytes: a transaction id up to that size is kept as it is
 _XID_ENDS: Final = 1 << 15  # bytes at either end that tell a larger one from others: a forged one may have gigabytes
+
+ENQUEUE: Final = 1  # marks an enqueue among the records of a transaction
 
 #: The size of a transaction id, and itself or a digest of it.
 Xid: TypeAlias = tuple[int, bytes]
@@ -38,12 +41,29 @@ class OpenTransaction(NamedTuple):
     Attributes:
         places: where the records are.
         rids: of an enqueue, its own; of a dequeue, that which it removes.
-        enqueues: 1 for an enqueue, 0 for a dequeue.
+        marks: ENQUEUE, and what else is kept of a record, put together.
     """
 
     places: array[int]
     rids: array[int]
-    enqueues: bytearray
+    marks: bytearray
+
+    def operations(self) -> Iterator[tuple[int, int, int]]:
+        """Place, rid and marks of each record."""
+        return zip(*self, strict=True)
+
+
+class Transactions(dict[Xid, OpenTransaction]):
+    """Those that are open, in the order of their first records."""
+
+    def wait(self, xid: Xid, place: int, rid: int, marks: int) -> None:
+        """One more record waits for the end of its transaction."""
+        transaction = self.get(xid)
+        if transaction is None:
+            transaction = self[xid] = OpenTransaction(array("Q"), array("Q"), bytearray())
+        transaction.places.append(place)
+        transaction.rids.append(rid)
+        transaction.marks.append(marks)
 
 
 def xid_key(read: Read, size: int) -> Xid:
@@ -64,7 +84,7 @@ class Maps:
 
     def __init__(self) -> None:
         self.enqueued = EnqueueMap()
-        self.transactions: dict[Xid, OpenTransaction] = {}
+        self.transactions = Transactions()
         self._waiting = EnqueueMap()  # transactional enqueues, PENDING or LOCKED
 
     def apply(self, record: Record, xid: Read) -> str:
@@ -76,13 +96,13 @@ class Maps:
         header = record.header
         match header.kind:
             case Kind.ENQUEUE if header.xid_size:
-                self._wait(xid, header, record.place, header.rid)
+                self.transactions.wait(xid_key(xid, header.xid_size), record.place, header.rid, ENQUEUE)
                 self._waiting.add(header.rid, record.place, PENDING)
             case Kind.ENQUEUE:
                 self._enqueue(header.rid, record.place, LIVE)
             case Kind.DEQUEUE if header.xid_size:
                 self._lock(header.dequeued_rid)
-                self._wait(xid, header, record.place, header.dequeued_rid)
+                self.transactions.wait(xid_key(xid, header.xid_size), record.place, header.dequeued_rid, 0)
             case Kind.DEQUEUE:
                 return self._dequeue(header.dequeued_rid)
             case Kind.COMMIT | Kind.ABORT:
@@ -91,15 +111,6 @@ class Maps:
                     return f"WARNING: {xid_text(xid, header.xid_size)} not found in transaction map"
                 return self._commit(transaction) if header.kind is Kind.COMMIT else self._abort(transaction)
         return ""
-
-    def _wait(self, xid: Read, header: RecordHeader, place: int, rid: int) -> None:
-        key = xid_key(xid, header.xid_size)
-        transaction = self.transactions.get(key)
-        if transaction is None:
-            transaction = self.transactions[key] = OpenTransaction(array("Q"), array("Q"), bytearray())
-        transaction.places.append(place)
-        transaction.rids.append(rid)
-        transaction.enqueues.append(header.kind is Kind.ENQUEUE)
 
     def _enqueue(self, rid: int, place: int, state: int) -> None:
         if self.enqueued.get(rid) is not None:
@@ -135,7 +146,7 @@ class Maps:
 
     def _commit(self, transaction: OpenTransaction) -> str:
         missing = []
-        for place, rid, is_enqueue in zip(*transaction, strict=True):
+        for place, rid, is_enqueue in transaction.operations():
             if is_enqueue:
                 entry = self._waiting.get(rid)
                 self._waiting.remove(rid)
@@ -147,8 +158,8 @@ class Maps:
         return f"WARNING: transactional dequeues not found in enqueue map; rids={missing}" if missing else ""
 
     def _abort(self, transaction: OpenTransaction) -> str:
-        own = {rid for rid, is_enqueue in zip(transaction.rids, transaction.enqueues, strict=True) if is_enqueue}
-        for rid, is_enqueue in zip(transaction.rids, transaction.enqueues, strict=True):
+        own = {rid for _, rid, is_enqueue in transaction.operations() if is_enqueue}
+        for _, rid, is_enqueue in transaction.operations():
             if is_enqueue:
                 self._waiting.remove(rid)
             elif self._is_locked(rid):

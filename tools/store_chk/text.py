@@ -8,20 +8,18 @@ in parts, and little of it where its first bytes are not printable, as those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from formats.rhm.file_header import FileHeader
 from formats.rhm.records import EXTERNAL, TRANSIENT, Kind, RecordHeader
 
-PRINTABLE: Final = bytes(range(0x20, 0x7F))
-SHORT: Final = 50  # bytes: what is longer is cut in the middle
-PRINTABLE_ENDS: Final = 25  # bytes at either end that are left of what is printable ...
-ESCAPED_ENDS: Final = 10  # ... and of what is not
+_SHORT: Final = 50  # bytes: what is longer is cut in the middle
+_PRINTABLE_ENDS: Final = 25  # bytes at either end that are left of what is printable ...
+_ESCAPED_ENDS: Final = 10  # ... and of what is not
 _CHUNK: Final = 1 << 16  # bytes looked at in one go
 
-_ESCAPED: Final = [chr(byte) if byte in PRINTABLE else f"\\{byte:02x}" for byte in range(256)]
 
 # The Gregorian calendar, weekdays too, repeats after 400 years. datetime ends with the year 9999, a forged header not.
 _CYCLE_YEARS, _CYCLE_SECONDS = 400, 146_097 * 86_400
@@ -37,28 +35,50 @@ _FLAG_TEXTS: Final = {
 Read = Callable[[int, int], bytes]
 
 
+class Rendering(NamedTuple):
+    """How bytes that may be anything are written.
+
+    Attributes:
+        printable: the bytes that stand as they are, where there are no others.
+        escaped: what is written for each byte.
+    """
+
+    printable: bytes
+    escaped: Sequence[str]
+
+    def is_printable(self, read: Read, size: int) -> bool:
+        """Whether the `size` bytes that `read` gives are all printable."""
+        # Messages begin with their header: most are told apart by their first bytes.
+        if read(0, min(size, _SHORT)).strip(self.printable):
+            return False
+        chunks = (read(offset, min(_CHUNK, size - offset)) for offset in range(_SHORT, size, _CHUNK))
+        return not any(chunk.strip(self.printable) for chunk in chunks)
+
+    def shortened(self, read: Read, size: int, *, is_printable: bool) -> str:
+        """The bytes, or the first and the last of them."""
+        whole, ends = (_SHORT - 1, _PRINTABLE_ENDS) if is_printable else (_SHORT, _ESCAPED_ENDS)
+        return self.text(read(0, size)) if size <= whole else self.ends(read, size, ends)
+
+    def ends(self, read: Read, size: int, ends: int = _PRINTABLE_ENDS) -> str:
+        """The first and the last of the bytes."""
+        return f"{self.text(read(0, ends))} ... {self.text(read(size - ends, ends))}"
+
+    def text(self, content: bytes) -> str:
+        """All of some bytes."""
+        return "".join(map(self.escaped.__getitem__, content))
+
+
+def rendering_of(printable: bytes) -> Rendering:
+    r"""That in which all but these bytes are written `\xx`."""
+    return Rendering(printable, [chr(byte) if byte in printable else f"\\{byte:02x}" for byte in range(256)])
+
+
+_RENDERING: Final = rendering_of(bytes(range(0x20, 0x7F)))
+
+
 def rendering(read: Read, size: int) -> str:
     """The `size` bytes that `read` gives, as they are printed."""
-    if _is_printable(read, size):
-        return _shortened(read, size, SHORT - 1, PRINTABLE_ENDS)
-    return _shortened(read, size, SHORT, ESCAPED_ENDS)
-
-
-def _shortened(read: Read, size: int, whole: int, ends: int) -> str:
-    if size <= whole:
-        return _escaped(read(0, size))
-    return f"{_escaped(read(0, ends))} ... {_escaped(read(size - ends, ends))}"
-
-
-def _escaped(content: bytes) -> str:
-    return "".join(map(_ESCAPED.__getitem__, content))
-
-
-def _is_printable(read: Read, size: int) -> bool:
-    # Messages begin with their header: most are told apart by their first bytes.
-    if read(0, min(size, SHORT)).strip(PRINTABLE):
-        return False
-    return not any(read(offset, min(_CHUNK, size - offset)).strip(PRINTABLE) for offset in range(SHORT, size, _CHUNK))
+    return _RENDERING.shortened(read, size, is_printable=_RENDERING.is_printable(read, size))
 
 
 def xid_text(read: Read, size: int) -> str:
