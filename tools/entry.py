@@ -52,6 +52,33 @@ def fail(program: str, text: str) -> NoReturn:
     sys.exit(EXIT_UNUSABLE)
 
 
+def no_advice(_error: OSError) -> str:
+    """Nothing to add."""
+    return ""
+
+
+@contextmanager
+def failing(
+    program: str, *failures: type[Exception], advise: Callable[[OSError], str] = no_advice
+) -> Iterator[None]:
+    """End the command with one line where its work is not possible; silently where who reads its output went away.
+
+    Args:
+        program: the command's name.
+        failures: the errors, besides OSError, that make it impossible; their texts tell why.
+        advise: what to add to the reason of an OSError.
+    """
+    try:
+        yield
+    except failures as error:
+        fail(program, str(error))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Reading always names its file; what has no name is what was written to.
+        fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}")
+
+
 class PathName(click.Path):
     """A path on the command line, which names something: an empty one, as from a variable that is not set, does not."""
 

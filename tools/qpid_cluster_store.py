@@ -27,7 +27,7 @@ from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines
 from tools.console.progress import reading_progress
 from tools.console.text import printable
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
 from tools.identity.candidates import Candidate, candidate, ranked
 from tools.identity.change import NotToBeChangedError, held
 from tools.identity.look import Look, UnusableDirectoryError, look
@@ -170,18 +170,12 @@ def command(
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise click.UsageError("a DIR is named twice")
     output = _Output(as_json=as_json)
-    try:
+    with failing(_PROGRAM, UnusableDirectoryError, NotToBeChangedError, StoreError, UnusableInputError):
         if clean:
             _mark_clean(output, paths[0], cluster_id, yes=yes)
         elif aside:
             _discard(output, paths[0], yes=yes)
         code = _show(output, paths, join, best=best, quiet=clean or aside)
-    except (UnusableDirectoryError, NotToBeChangedError, StoreError, UnusableInputError) as error:
-        fail(_PROGRAM, str(error))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        fail(_PROGRAM, f"{error.filename or 'standard output'}: {error.strerror or error}")
     context.exit(code)
 
 

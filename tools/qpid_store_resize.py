@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from optparse import OptionParser, Values
-from pathlib import Path
+from optparse import Values
 from typing import Final
 
 from formats.rhm.geometry import MAX_FILES
-from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.errors import StoreError, advice
 from store.sizing import DEFAULT_FILES, MAX_PAGES
 from store.writable_disk import OsWritableDisk
-from tools.console.text import one_line
+from tools.drop_in import JournalOptions, exit_code, shown
 from tools.entry import run_drop_in
 from tools.resize.drop_in import Resizer, Wanted
-from tools.store_chk.check import Show
 from tools.store_chk.errors import CheckError
 
 NAME: Final = "qpid-store-resize"
-VERSION: Final = "1.0"  # of the original
-EXIT_FAILED: Final = 1
 _LEAST_FILES: Final = 4
 _DEFAULT_PAGES: Final = 24
 
@@ -44,25 +39,10 @@ Exit codes: 0 done, 1 not done, or the new journal is more than 80 % full,
 """
 
 
-class _Parser(OptionParser):
-    """A parser whose epilog keeps its lines."""
-
-    def format_epilog(self, _formatter: object) -> str:
-        """The epilog as it is."""
-        return self.epilog or ""
-
-
-def parser() -> OptionParser:
+def parser() -> JournalOptions:
     """The options of the command: the original's."""
-    options = _Parser(prog=NAME, usage="%prog [options] DIR", version=f"%prog {VERSION}", epilog=_EPILOG)
+    options = JournalOptions(NAME, _EPILOG)
     add = options.add_option
-    add(
-        "-b",
-        "--base-filename",
-        dest="bfn",
-        default=DEFAULT_BASE_NAME,
-        help="base of the journal's file names: tpl for the transaction prepared list  [default: %default]",
-    )
     add("-B", "--new-base-filename", dest="nbfn", help="base of the new journal's file names  [default: the same]")
     add(
         "-n",
@@ -97,33 +77,16 @@ def parser() -> OptionParser:
 def parse(arguments: Sequence[str]) -> Wanted:
     """What is wanted. Ends the process with exit code 2 where the options cannot be used."""
     options = parser()
-    values, positional = options.parse_args(list(arguments))
-    if not positional:
-        options.error("No journal directory argument")
-    if len(positional) > 1:
-        options.error(f"Too many positional arguments: {positional}")
-    (directory,) = positional
-    problem = _problem(values, directory)
+    values, directory = options.read(arguments)
+    problem = _problem(values)
     if problem is not None:
         options.error(problem)
-    show = Show.DOTS
-    if values.quiet:
-        show = Show.NOTHING
-    elif values.records:
-        show = Show.RECORDS
-    elif values.verbose:
-        show = Show.FILES
-    return Wanted(directory, values.bfn, values.nbfn, values.obfn, bool(values.npd), values.njf, values.jfs, show)
+    npd, show = bool(values.npd), shown(values)
+    return Wanted(directory, values.bfn, values.nbfn, values.obfn, npd, values.njf, values.jfs, show)
 
 
-def _problem(values: Values, directory: str) -> str | None:
+def _problem(values: Values) -> str | None:
     """What is wrong with the options; None if nothing."""
-    if values.quiet and values.records:
-        return "Quiet (-q/--quiet) and record (-r/--records) options are mutually exclusive"
-    if values.quiet and values.verbose:
-        return "Quiet (-q/--quiet) and verbose (-v/--verbose) options are mutually exclusive"
-    if not _exists(directory):
-        return f'Journal path "{directory}" does not exist'
     if values.npd and values.nbfn is None and values.obfn is None:
         return (
             "If (-n/--no-pushdown) is used, then at least one of (-B/--new-base-filename) and (-o/--old-base-filename)"
@@ -141,28 +104,11 @@ def _problem(values: Values, directory: str) -> str | None:
     return None
 
 
-def _exists(path: str) -> bool:
-    try:
-        Path(path).stat()
-    except (OSError, ValueError):
-        return False
-    return bool(path)
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run the command on `sys.stdout` and `sys.stderr`; returns the exit code."""
     wanted = parse(arguments)
-    try:
-        problem = Resizer(OsWritableDisk(), sys.stdout.write, wanted).run()
-        sys.stdout.flush()
-    except (CheckError, StoreError) as error:
-        problem = str(error)
-    except OSError as error:
-        problem = f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}"
-    if problem is None:
-        return 0
-    sys.stderr.write(f"{one_line(problem)}\n")
-    return EXIT_FAILED
+    work = Resizer(OsWritableDisk(), sys.stdout.write, wanted).run
+    return exit_code(work, CheckError, StoreError, advise=advice)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from tools.console.json_lines import JsonLines
 from tools.console.progress import reading_progress
 from tools.console.text import printable
 from tools.dump.objects import damage_object
-from tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, distribution_version, failing, run
 
 _EPILOG = """
 \b
@@ -85,15 +85,11 @@ def _check(path: str, output: JsonLines | None, console: Console, *, paranoid: b
             err=True,
         )
         return EXIT_UNUSABLE
-    try:
+    with failing("qstore-check"):
         if output is None:
             show_report(console, path, checked, time.monotonic() - began, paranoid=paranoid)
         else:
             _show_json(output, path, checked, paranoid=paranoid)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        fail("qstore-check", f"standard output: {error.strerror or error}")
     return EXIT_DAMAGE if checked.damage else 0
 
 

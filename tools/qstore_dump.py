@@ -29,7 +29,7 @@ from tools.dump.dump import Output, Sections, dump_recovered
 from tools.dump.records import dump_records
 from tools.dump.selection import BodyForm, Selection, parse_rids
 from tools.dump.tables import Tables
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
 
 _MOST_NAMED: Final = 5  # queues or transactions that an error names
 
@@ -139,30 +139,25 @@ def command(
     )
     bodies = _body_directory(path, body_dir) if form is BodyForm.FILES else None
     sections = Sections(outstanding=outstanding, transactions=transactions, wiring=wiring)
-    try:
-        with reading_progress(OsDisk()) as disk:
-            store = open_store(disk, path, holder_of_store)
-            disk.expect("reading journals", store.size)
-            _check_queues(path, store, selection)
-            recovered = store.recover() if any(sections) else None
-            if outstanding:
-                disk.expect("reading messages", store.size)
-            if sys.stdout.isatty():
-                disk.done()
-            output = _Watched(_output(as_json=as_json))
-            if recovered is None:
-                dump_records(store, output, selection, form, bodies)
-            else:
-                dump_recovered(recovered, output, sections, selection, form, bodies)
-            output.flush()
-            store.close()
-    except (UnusableInputError, BodyFileError) as error:
-        fail("qstore-dump", str(error))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # Reading always names its file; what has no name is what was written to.
-        fail("qstore-dump", f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
+    with (
+        failing("qstore-dump", UnusableInputError, BodyFileError, advise=advice),
+        reading_progress(OsDisk()) as disk,
+    ):
+        store = open_store(disk, path, holder_of_store)
+        disk.expect("reading journals", store.size)
+        _check_queues(path, store, selection)
+        recovered = store.recover() if any(sections) else None
+        if outstanding:
+            disk.expect("reading messages", store.size)
+        if sys.stdout.isatty():
+            disk.done()
+        output = _Watched(_output(as_json=as_json))
+        if recovered is None:
+            dump_records(store, output, selection, form, bodies)
+        else:
+            dump_recovered(recovered, output, sections, selection, form, bodies)
+        output.flush()
+        store.close()
     for notice in store.notices:
         click.echo(f"notice: {printable(notice)}", err=True)
     if store.damage:

@@ -20,7 +20,7 @@ from store.key_value import CatalogueError
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines
 from tools.console.progress import writing_progress
-from tools.entry import PathName, distribution_version, fail, run
+from tools.entry import PathName, distribution_version, fail, failing, run
 from tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat
 from tools.generate.make import Fields
 from tools.generate.report import show_made, show_planned
@@ -182,7 +182,7 @@ def _private() -> Iterator[None]:
 
 
 def _show(stores: list[Fields], directory: str | None, *, as_json: bool, began: float) -> None:
-    try:
+    with failing(_PROGRAM):
         if as_json:
             output = JsonLines(sys.stdout.buffer)
             for store in stores:
@@ -192,10 +192,6 @@ def _show(stores: list[Fields], directory: str | None, *, as_json: bool, began: 
             show_planned(plain_console(), stores)
         else:
             show_made(plain_console(), directory, stores, time.monotonic() - began)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        fail(_PROGRAM, f"standard output: {error.strerror or error}")
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from store.quarantine import INDEX, Quarantine, QuarantineError
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines
 from tools.console.text import printable, unescape_name
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
 from tools.quarantine.evidence import MOST_BYTES, RecordFinder, judge
 from tools.quarantine.injection import GAVE_UP, Wish, inject
 from tools.quarantine.objects import entry_object, injected_object, problem_object, record_object
@@ -61,16 +61,11 @@ def command() -> None:
 @contextmanager
 def _failures() -> Iterator[None]:
     """Whatever makes the work impossible, in one line."""
-    try:
-        yield
-    except StoreLockedError:
-        fail(_NAME, "the store is in use by a broker or another tool; stop that one first (qpidd --quit)")
-    except (QuarantineError, StoreError) as error:
-        fail(_NAME, str(error))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        fail(_NAME, f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
+    with failing(_NAME, QuarantineError, StoreError, advise=advice):
+        try:
+            yield
+        except StoreLockedError:
+            fail(_NAME, "the store is in use by a broker or another tool; stop that one first (qpidd --quit)")
 
 
 # ---- list ----

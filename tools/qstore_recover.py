@@ -35,7 +35,7 @@ from store.writable_disk import OsWritableDisk
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines
 from tools.console.progress import CountingDisk, reading_progress
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
 from tools.recover.objects import objects
 from tools.recover.report import show_recovery
 
@@ -220,7 +220,7 @@ def _recover(disk: CountingDisk, plan: Plan, destination: str, policy: OrphanPol
 
 
 def _show(recovery: Recovery, target: str | None, seconds: float, *, as_json: bool, quiet: bool) -> None:
-    try:
+    with failing(_PROGRAM):
         if not as_json:
             show_recovery(plain_console(), recovery, target, seconds, quiet=quiet)
             return
@@ -228,10 +228,6 @@ def _show(recovery: Recovery, target: str | None, seconds: float, *, as_json: bo
         for fields in objects(recovery):
             output.show(fields)
         output.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        fail(_PROGRAM, f"standard output: {error.strerror or error}")
 
 
 def main() -> None:

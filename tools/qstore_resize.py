@@ -29,7 +29,7 @@ from store.sizing import MAX_PAGES
 from tools.console.json_lines import JsonLines
 from tools.console.tables import print_line
 from tools.console.text import printable, unescape_name
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, failing, run
 from tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
 from tools.resize.wishes import ByRule, recommended_sizes, same_for_all
 
@@ -131,20 +131,13 @@ def command(
     if discard_old and dry_run:
         raise click.UsageError("--dry-run does not go with --discard-old.")
     path = posixpath.dirname(store.rstrip("/")) or "." if _is_root(store) else store
-    try:
+    with failing("qstore-resize", UnusableInputError, StoreError, advise=advice):
         choose = same_for_all(num_jfiles, jfile_size_pgs) if given else None
         names = tuple(dict.fromkeys(map(unescape_name, queues)))
-        context.exit(_run(path, _Asked(names, choose, auto, shrink, tpl, dry_run, discard_old, as_json)))
-    except UnusableInputError as error:
-        fail("qstore-resize", str(error))
-    except StoreDamagedError as error:
-        _damaged(error)
-    except StoreError as error:
-        fail("qstore-resize", str(error))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        fail("qstore-resize", f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
+        try:
+            context.exit(_run(path, _Asked(names, choose, auto, shrink, tpl, dry_run, discard_old, as_json)))
+        except StoreDamagedError as error:
+            _damaged(error)
 
 
 def _is_root(path: str) -> bool:

@@ -27,7 +27,7 @@ from tools.console.progress import reading_progress
 from tools.console.text import printable, unescape_name
 from tools.dump.objects import damage_object
 from tools.dump.tables import Tables
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
 from tools.size.amounts import MAX_AMOUNT, parse_amount, parse_count
 from tools.size.formula import print_sizing, sizing_object
 from tools.size.queues import QueueSize, Wanted, print_queues, queue_object, size_queue
@@ -200,7 +200,7 @@ def _show_formula(workload: Workload, queue_count: int, *, as_json: bool) -> Non
         sizing = size_journal(workload)
     except JournalTooLargeError as error:
         fail("qstore-size", str(error))
-    try:
+    with failing("qstore-size"):
         if as_json:
             lines = JsonLines(sys.stdout.buffer)
             lines.show(sizing_object(sizing, queue_count))
@@ -208,10 +208,6 @@ def _show_formula(workload: Workload, queue_count: int, *, as_json: bool) -> Non
         else:
             print_sizing(Console(), sizing, queue_count)
             sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        fail("qstore-size", f"standard output: {error.strerror or error}")
 
 
 # ---- from a store ----
@@ -219,7 +215,7 @@ def _show_formula(workload: Workload, queue_count: int, *, as_json: bool) -> Non
 
 def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bool) -> bool:
     """Show the sizes of a store's queues. Whether damage was found."""
-    try:
+    with failing("qstore-size", UnusableInputError, advise=advice):
         with reading_progress(OsDisk()) as disk:
             store = open_store(disk, path, holder_of_store)
             disk.expect("reading journals", store.size)
@@ -235,13 +231,6 @@ def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bo
             disk.done()
         _show_sizes(store, sizes, as_json=as_json)
         store.close()
-    except UnusableInputError as error:
-        fail("qstore-size", str(error))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # Reading always names its file; what has no name is what was written to.
-        fail("qstore-size", f"{error.filename or 'standard output'}: {error.strerror or error}{advice(error)}")
     for name in sorted(names - store.queue_names()):
         store.notices.append(f'there is no queue "{name}" here')
     for notice in store.notices:

@@ -9,27 +9,20 @@ whatever it comes round to: `entered_by` tells the test which files that would b
 from __future__ import annotations
 
 import random
-import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from formats.checksum import extend_crc32c
 from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
-from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry, padded
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo, encode_jinf
 from formats.rhm.records import (
-    COMMON,
     LAST_OF_FLUSH,
-    LAYOUTS,
     OVERWRITE_INDICATOR,
-    SALT,
     SEAL,
-    TAIL,
     TAIL_SIZE,
     Kind,
     RecordHeader,
     encode_record,
-    version_1_check,
 )
 from tests.support.memory_disk import MemoryDisk
 
@@ -327,56 +320,12 @@ class JournalBuilder:
     def enqueue_many(self, count: int, data: bytes, *, flush_every: int = 1000) -> None:
         """`count` plain enqueues with the same data and ascending rids, in flushes; they are not in `records`."""
         self.flush()
-        size = padded(LAYOUTS[self.version, Kind.ENQUEUE].size + len(data) + TAIL_SIZE)
-        padding = b"\xff" * (size - 32 - len(data) - TAIL_SIZE)
-        data_crc = extend_crc32c(0, data)
+        kept = len(self.records)
         for start in range(0, count, flush_every):
-            batch = min(flush_every, count - start)
-            many = self._many_1 if self.version == 1 else self._many_2
-            self._write(many(batch, size, data, padding, data_crc))
-
-    def _many_1(self, count: int, size: int, data: bytes, padding: bytes, _crc: int) -> bytes:
-        pack_tail, check = TAIL.pack, version_1_check(Kind.ENQUEUE)
-        pack = struct.Struct("<QQQQ").pack
-        parts = []
-        data_size, files = self.geometry.data_size, self.geometry.files
-        for rid in range(self.next_rid, self.next_rid + count):
-            self._enter_for(size, rid)
-            head = Kind.ENQUEUE | 1 << 32 | (self.position // data_size // files & 1) << 48
-            parts += [pack(head, rid, 0, len(data)), data, pack_tail(check, rid), padding]
-            self.position += size
-        self.next_rid += count
-        if blocks := self._blocks_to_alignment():
-            parts.append(encode_record(RecordHeader(Kind.FILLER, 1, 0, blocks=1)) * blocks)
-            self.position += blocks * BLOCK_SIZE
-        return b"".join(parts)
-
-    def _many_2(self, count: int, size: int, data: bytes, padding: bytes, crc: int) -> bytes:
-        pack_tail, extend = TAIL.pack, extend_crc32c
-        rest = struct.Struct("<QIIQ").pack
-        common = COMMON.pack(Kind.ENQUEUE, 2, 0, 0)
-        flush, length = self.flush_number & 0xFFFFFFFF, len(data)
-        parts = []
-        data_size = self.geometry.data_size
-        for rid in range(self.next_rid, self.next_rid + count):
-            first = self.position // data_size
-            self._enter_for(size, rid)
-            salt = SALT.pack(self._salt if first == self._entered else self._salts[first])
-            self.position += size
-            if rid == self.next_rid + count - 1 and not self._blocks_to_alignment():
-                common = COMMON.pack(Kind.ENQUEUE, 2, 0, LAST_OF_FLUSH)
-            head = common + rest(rid, 0, flush, length)
-            parts += [head, data, pack_tail(extend(crc, head + salt), rid), padding]
-        self.next_rid += count
-        if blocks := self._blocks_to_alignment():
-            filler = RecordHeader(Kind.FILLER, 2, LAST_OF_FLUSH, flush=flush, blocks=blocks)
-            parts.append(encode_record(filler, salt=self._salt))
-            self.position += blocks * BLOCK_SIZE
-        return b"".join(parts)
-
-    def _enter_for(self, size: int, rid: int) -> None:
-        if (self.position + size - 1) // self.geometry.data_size > self._entered:
-            self._enter(size, rid)
+            for _ in range(min(flush_every, count - start)):
+                self.enqueue(data)
+            self.flush()
+            del self.records[kept:]
 
     # ---- results ----
 

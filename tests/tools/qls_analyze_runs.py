@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
 import struct
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.support.linear_builder import DIRECTORY, LinearBuilder, make_tree
 from tests.support.memory_disk import MemoryDisk
+from tests.tools.drop_in_runs import DropInRun, outcome
 from tools.qls_analyze.analysis import Analysis
 from tools.qls_analyze.problems import Problems
 from tools.qls_analyze.show import Show
@@ -20,18 +18,8 @@ from tools.qpid_qls_analyze import run
 RECOVERY: Final = "Transaction reconciliation report:"
 
 
-@dataclass(frozen=True)
-class Run:
-    """What one run gave: exit code, standard output, standard error."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of standard output."""
-        return self.out.splitlines()
+class Run(DropInRun):
+    """What one run gave."""
 
     @property
     def is_complete(self) -> bool:
@@ -81,13 +69,7 @@ class Run:
 
 def command(*arguments: str | os.PathLike[str]) -> Run:
     """Run the command in this process. An exception that it lets out is raised here."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = run([os.fspath(argument) for argument in arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return Run(code, out.getvalue(), err.getvalue())
+    return Run(*outcome(run, arguments))
 
 
 def written(directory: Path, *journals: LinearBuilder) -> Path:

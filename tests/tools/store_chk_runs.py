@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
+from tests.tools.drop_in_runs import DropInRun, outcome
 from tools.qpid_store_chk import run
 from tools.store_chk.check import Checker, Show
 from tools.store_chk.errors import CheckError
@@ -20,18 +18,8 @@ BLOCKS: Final = 32  # of the data area of a small file
 SMALL: Final = Geometry(4, BLOCKS * BLOCK_SIZE)
 
 
-@dataclass(frozen=True)
-class Run:
-    """What one run gave: exit code, standard output, standard error."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of standard output."""
-        return self.out.splitlines()
+class Run(DropInRun):
+    """What one run gave."""
 
     @property
     def is_complete(self) -> bool:
@@ -83,13 +71,7 @@ class Run:
 
 def command(*arguments: str | os.PathLike[str]) -> Run:
     """Run the command in this process. An exception that it lets out is raised here."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = run([os.fspath(argument) for argument in arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return Run(code, out.getvalue(), err.getvalue())
+    return Run(*outcome(run, arguments))
 
 
 def written(journal: JournalBuilder, directory: Path) -> Path:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,26 +15,13 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import decode_jinf
 from tests.support.fixtures import CopyOpener, StoreFixture, journal_directory, snapshot
 from tests.support.journal_builder import JournalBuilder
+from tests.tools.drop_in_runs import DropInRun, outcome
 from tools.qpid_store_resize import run
 from tools.qstore_dump import command as dump
 
 
-class Run(NamedTuple):
-    """What one run gave."""
-
-    code: int
-    out: str
-    err: str
-
-
-def resize(*arguments: object) -> Run:
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = run([str(each) for each in arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return Run(code, out.getvalue(), err.getvalue())
+def resize(*arguments: object) -> DropInRun:
+    return DropInRun(*outcome(run, [str(each) for each in arguments]))
 
 
 def dumped(path: Path) -> list[dict[str, Any]]:
@@ -109,7 +94,7 @@ def test_quiet_and_dots(tmp_path: Path) -> None:
     path = journal(tmp_path / "j", 3, 300)
     result = resize(path)
     assert "\nRecovering journals .\n3 enqueued records found.\nNo outstanding transactions found.\n" in result.out
-    assert resize("-q", path) == Run(0, "", "")
+    assert resize("-q", path) == DropInRun(0, "", "")
     assert "Recovering" not in resize(journal(tmp_path / "empty", 0, 0)).out
 
 
@@ -174,7 +159,7 @@ def test_usage(tmp_path: Path, arguments: tuple[object, ...], text: str) -> None
 def test_positional_arguments(tmp_path: Path) -> None:
     assert "Too many positional arguments: ['a', 'b']" in resize("a", "b").err
     assert f'Journal path "{tmp_path}/x" does not exist' in resize(tmp_path / "x").err
-    assert resize("--version") == Run(0, "qpid-store-resize 1.0\n", "")
+    assert resize("--version") == DropInRun(0, "qpid-store-resize 1.0\n", "")
 
 
 def test_no_journal_there(tmp_path: Path) -> None:
@@ -190,7 +175,7 @@ def test_a_broker_has_the_store(tmp_path: Path, lock: Any) -> None:
         child = os.fork() if lock is fcntl.lockf else 0
         if lock is fcntl.flock:
             lock(file, fcntl.LOCK_EX)
-            assert resize(path) == Run(1, "", f"{tmp_path}/lock: a broker has the store; stop it first\n")
+            assert resize(path) == DropInRun(1, "", f"{tmp_path}/lock: a broker has the store; stop it first\n")
         elif child:
             assert os.waitpid(child, 0)[1] == 0
         else:
