@@ -58,9 +58,7 @@ def no_advice(_error: OSError) -> str:
 
 
 @contextmanager
-def failing(
-    program: str, *failures: type[Exception], advise: Callable[[OSError], str] = no_advice
-) -> Iterator[None]:
+def failing(program: str, *failures: type[Exception], advise: Callable[[OSError], str] = no_advice) -> Iterator[None]:
     """End the command with one line where its work is not possible; silently where who reads its output went away.
 
     Args:
