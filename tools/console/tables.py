@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
     Attributes:
         title: what stands above it.
-        width: of objects, characters in plain output, at least.
+        width: characters at least, in a grid and in the plain output of objects.
         cell: how a cell follows from an object; nothing by default, where the rows are given.
         number: whether it is a number.
         spare: whether it may be left out on a narrow terminal.
@@ -135,7 +135,7 @@ def print_grid(
 
     Args:
         console: where to.
-        columns: title, number and folds count.
+        columns: of which title, width, number and folds mean something here.
         rows: the cells; a plain one may hold markup.
         lines: what stands above and below each row. Then each row takes one line.
     """
