@@ -25,8 +25,8 @@ from broker.kept_wiring import KeptWiring
 from broker.logs import log_of
 from broker.queues.queue import Queue
 from broker.store_protocol import Store
-from formats.amqp_0_10.maps import TypedMap
 from formats.catalogue import BindingEntry
+from formats.values import TypedMap
 
 if TYPE_CHECKING:
     from broker.broker import Broker

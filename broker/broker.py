@@ -29,8 +29,8 @@ from broker.settings import BrokerSettings
 from broker.store_protocol import LIVE, RecoveredQueue, Store
 from broker.turn import Turn
 from broker.wiring import Wiring
-from formats.amqp_0_10.maps import TypedMap
 from formats.broker_records.errors import BrokerRecordError
+from formats.values import TypedMap
 
 if TYPE_CHECKING:
     from broker.transactions.local import LocalTransaction

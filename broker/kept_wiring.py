@@ -14,9 +14,9 @@ from broker.errors import InternalError, InvalidArgumentError
 from broker.exchanges.exchange import Binding, Exchange
 from broker.queues.queue import Queue
 from broker.store_protocol import Changed, Store
-from formats.amqp_0_10.maps import TypedMap
 from formats.broker_records import wiring as records
 from formats.broker_records.errors import BrokerRecordError
+from formats.values import TypedMap
 
 _Made = TypeVar("_Made")
 

@@ -52,7 +52,7 @@ from broker.wiring_checks import (
     check_owner,
     check_type,
 )
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+from formats.values import EMPTY_MAP, TypedMap
 from formats.wording import plural
 
 if TYPE_CHECKING:

@@ -20,8 +20,11 @@ from typing import Any, Final
 
 from broker.client.errors import ContentError
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import TypedArray, TypedMap, TypedValue, decode_map, encode_value, read_value, typed_value
-from formats.amqp_0_10.types import BY_NAME, add_prefix, encode_name, type_of
+from formats.amqp_0_10.maps import decode_map, encode_value, read_value
+from formats.amqp_0_10.types import BY_NAME, add_prefix, encode_name, wire_type_of
+from formats.errors import FormatError
+from formats.values import LIST as LIST_TYPE
+from formats.values import UINT32, TypedArray, TypedMap, TypedValue, typed_value
 
 TEXT: Final = "text/plain"
 MAP: Final = "amqp/map"
@@ -55,7 +58,7 @@ def encode_content(content: Any) -> tuple[str | None, bytes]:
         case list() | tuple():
             try:
                 return LIST, encode_value(_LIST, tuple(typed_value(item) for item in content))
-            except Amqp010Error as error:
+            except FormatError as error:
                 raise ContentError(f"the list cannot be sent: {error.what}") from None
     raise ContentError(f"a {type(content).__name__} cannot be sent: str, bytes, dict, list and None can")
 
@@ -103,8 +106,8 @@ def plain_python(typed: TypedValue) -> Any:
     if isinstance(value, TypedMap):
         return {name: plain_python(each) for name, each in value.entries}
     if isinstance(value, TypedArray):
-        return [plain_python(TypedValue(value.code, each)) for each in value.values]
-    if type_of(typed.code).name == "list":
+        return [plain_python(TypedValue(value.type, each)) for each in value.values]
+    if typed.type is LIST_TYPE:
         return [plain_python(each) for each in value]
     return value
 
@@ -130,7 +133,7 @@ def encode_map_of(values: Mapping[str, Any]) -> bytes:
                 parts.append(_pack_text_size(0x95, len(raw)) + raw if len(raw) <= 0xFFFF else _long_text(raw))
             else:
                 parts.append(_encode_typed(value))
-    except Amqp010Error as error:
+    except FormatError as error:
         raise ContentError(f"{name!r} cannot be sent: {error.what}") from None
     except (AttributeError, TypeError):
         raise ContentError(f"{name!r} is no name: text of at most 255 bytes is") from None
@@ -150,10 +153,12 @@ def _long_text(raw: bytes) -> bytes:
 
 
 def _encode_typed(value: Any) -> bytes:
-    code, plain = typed_value(value)
-    if code == 0x22:
+    value_type, plain = typed_value(value)
+    if value_type is UINT32:
         try:
-            return _pack_uint32(code, plain)
+            return _pack_uint32(0x22, plain)
         except struct.error:
             raise Amqp010Error(f"uint32 cannot carry {plain}") from None
-    return bytes([code]) + encode_value(type_of(code), plain)
+    wire_type = wire_type_of(value_type)
+    assert wire_type.code is not None
+    return bytes([wire_type.code]) + encode_value(wire_type, plain)

@@ -33,9 +33,9 @@ from broker.client.address import Address, format_address, parse_address
 from broker.client.content import decode_content, encode_content, encode_map_of, plain_python
 from broker.client.errors import ContentError
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import TypedMap
 from formats.amqp_0_10.packing import decode_struct
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+from formats.values import TypedMap
 
 SUBJECT: Final = "qpid.subject"
 APP_ID: Final = "x-amqp-0-10.app-id"

@@ -30,7 +30,7 @@ from broker.client.address_options import RECEIVER, SENDER, Binding, Declare, Ta
 from broker.client.content import plain_python
 from broker.client.errors import AssertionFailed, NotFound
 from broker.client.message import SUBJECT
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 Call: TypeAlias = tuple[str, Mapping[str, Any]]
 Invoke: TypeAlias = Callable[[Iterable[Call]], Awaitable[list[Mapping[str, Any]]]]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 SEQUENCE: Final = "qpid.msg_sequence"
 INITIAL_VALUE: Final = "qpid.ive"

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.errors import InternalError
-from formats.amqp_0_10.maps import TypedArray, TypedMap, TypedValue
+from formats.values import TypedArray, TypedMap, TypedValue
 
 _MATCH: Final = "x-match"
 _IGNORED: Final = "x-"

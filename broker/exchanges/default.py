@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from broker.errors import NotAllowedError
 from broker.exchanges.exchange import MAX_ROUTES, Binding, BoundResult, Exchange
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 if TYPE_CHECKING:
     from broker.queues.queue import Queue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from broker.exchanges.arguments import EXCLUSIVE_BINDING, is_switched_on
 from broker.exchanges.exchange import Binding, Exchange
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 if TYPE_CHECKING:
     from broker.queues.queue import Queue

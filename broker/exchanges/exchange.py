@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 from broker.exchanges.sent_messages import sent_messages
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
 from formats.catalogue import BindingEntry
+from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.message import Message

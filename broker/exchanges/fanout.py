@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from broker.exchanges.exchange import Binding, BoundResult, Exchange
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.queues.queue import Queue

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from broker.errors import InternalError, NotAllowedError
 from broker.exchanges.criteria import Criteria, comparable, parse_criteria
 from broker.exchanges.exchange import Binding, Exchange
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.message import Message

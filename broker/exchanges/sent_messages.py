@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.exchanges.arguments import INITIAL_VALUE, SEQUENCE, is_switched_on
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 if TYPE_CHECKING:
     from broker.message import Message

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from broker.exchanges.exchange import Binding, Exchange
 from broker.exchanges.topic_index import TopicIndex
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.queues.queue import Queue

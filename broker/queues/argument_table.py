@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 _Asks: TypeAlias = Callable[[object], bool]
 

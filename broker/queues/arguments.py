@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from broker.errors import InvalidArgumentError
 from broker.queues.argument_table import as_text, shown
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 MAX_COUNT: Final = "qpid.max_count"
 MAX_SIZE: Final = "qpid.max_size"

@@ -28,7 +28,7 @@ from broker.memory import MESSAGE_OVERHEAD
 from broker.queues.barriers import Barrier, Barriers
 from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
 from broker.queues.entry import ACQUIRED, AVAILABLE, END, GONE, LEAVING, UNCOMMITTED, Entry, end_entry
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap
+from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.exchanges.exchange import Exchange

@@ -1,4 +1,4 @@
-"""Maps, lists and arrays of AMQP 0-10, in values that keep their type codes.
+"""Maps, lists and arrays of AMQP 0-10, to typed values (`formats.values`) and back.
 
     map      u32 size | u32 count | count x (str8 name | u8 code | value)
     list     u32 size | u32 count | count x (u8 code | value)
@@ -14,10 +14,8 @@ Source: formats page, section 9.3.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final
 
 from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.types import (
@@ -29,7 +27,9 @@ from formats.amqp_0_10.types import (
     encode_payload,
     find_payload,
     type_of,
+    wire_type_of,
 )
+from formats.values import VOID, TypedArray, TypedMap, TypedValue
 from formats.wording import with_article
 
 #: Containers inside containers beyond this are refused: qpid's own clients stay below ten.
@@ -40,57 +40,6 @@ MAX_EMPTY_VALUES: Final = 16
 
 _MAP: Final = BY_NAME["map"]
 _NAME: Final = BY_NAME["str8"]
-
-
-class TypedValue(NamedTuple):
-    """A value with the type code it travels under. `types` says what Python type each code has."""
-
-    code: int
-    value: Any
-
-    @property
-    def type_name(self) -> str:
-        """The specification's name of the type."""
-        return type_of(self.code).name
-
-
-class TypedArray(NamedTuple):
-    """An array: values of one type."""
-
-    code: int
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TypedMap:
-    """A field table: names and typed values in the order they travel in.
-
-    Attributes:
-        entries: the pairs; a name may occur twice, as it may on the wire.
-        bare: it is empty and travels as the size 0 alone.
-    """
-
-    entries: tuple[tuple[str, TypedValue], ...] = ()
-    bare: bool = False
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.entries)
-
-    def get(self, name: str) -> TypedValue | None:
-        """The last value under `name`, as a reader that fills a dictionary would see it."""
-        own_name: str
-        value: TypedValue
-        for own_name, value in reversed(self.entries):
-            if own_name == name:
-                return value
-        return None
-
-
-#: The table without entries, as brokers write it.
-EMPTY_MAP: Final = TypedMap()
 
 
 # --------------------------------------------------------------------------------------------- decoding
@@ -139,9 +88,9 @@ def read_map(buffer: bytes, offset: int, end: int) -> tuple[TypedMap, int]:
 def _read_typed_value(buffer: bytes, offset: int, end: int, depth: int) -> tuple[TypedValue, int]:
     if offset >= end:
         raise Amqp010Error("a type code is missing", offset)
-    code = buffer[offset]
-    value, stop = read_value(type_of(code, offset), buffer, offset + 1, end, depth)
-    return TypedValue(code, value), stop
+    wire_type = type_of(buffer[offset], offset)
+    value, stop = read_value(wire_type, buffer, offset + 1, end, depth)
+    return TypedValue(wire_type.value_type, value), stop
 
 
 def _read_count(buffer: bytes, offset: int, end: int) -> tuple[int, int]:
@@ -182,9 +131,8 @@ def _read_list(buffer: bytes, offset: int, end: int, depth: int) -> tuple[TypedV
 
 def _read_array(buffer: bytes, offset: int, end: int, depth: int) -> TypedArray:
     if offset == end:
-        return TypedArray(0xF0, ())
-    code = buffer[offset]
-    wire_type = type_of(code, offset)
+        return TypedArray(VOID, ())
+    wire_type = type_of(buffer[offset], offset)
     count, offset = _read_count(buffer, offset + 1, end)
     if wire_type.fixed == 0 and count > MAX_EMPTY_VALUES:
         raise Amqp010Error(f"an array claims {count} values that take no bytes", offset)
@@ -193,7 +141,7 @@ def _read_array(buffer: bytes, offset: int, end: int, depth: int) -> TypedArray:
         value, offset = read_value(wire_type, buffer, offset, end, depth)
         values.append(value)
     _check_filled("array", count, offset, end)
-    return TypedArray(code, tuple(values))
+    return TypedArray(wire_type.value_type, tuple(values))
 
 
 _CONTAINER_READERS: Final[dict[str, Callable[[bytes, int, int, int], Any]]] = {
@@ -228,8 +176,9 @@ def encode_map(value: TypedMap) -> bytes:
 
 
 def _write_typed_value(typed: TypedValue, depth: int) -> bytes:
-    encoded = encode_value(type_of(typed.code), typed.value, depth)
-    return bytes([typed.code]) + encoded
+    wire_type = wire_type_of(typed.type)
+    assert wire_type.code is not None
+    return bytes([wire_type.code]) + encode_value(wire_type, typed.value, depth)
 
 
 def _write_entries(value: TypedMap, depth: int) -> bytes:
@@ -247,9 +196,10 @@ def _write_list(values: tuple[TypedValue, ...], depth: int) -> bytes:
 
 
 def _write_array(array: TypedArray, depth: int) -> bytes:
-    wire_type = type_of(array.code)
+    wire_type = wire_type_of(array.type)
+    assert wire_type.code is not None
     return (
-        bytes([array.code])
+        bytes([wire_type.code])
         + len(array.values).to_bytes(4, "big")
         + b"".join(encode_value(wire_type, value, depth) for value in array.values)
     )
@@ -260,49 +210,3 @@ _CONTAINER_WRITERS: Final[dict[str, Callable[[Any, int], bytes]]] = {
     "list": _write_list,
     "array": _write_array,
 }
-
-
-# ---------------------------------------------------------------------------------- from Python values
-
-
-def typed_value(value: Any) -> TypedValue:
-    """`value` under the type code that a broker gives it (formats page, section 9.3, last paragraph).
-
-    Text becomes str16, bytes vbin16 (vbin32 where longer), int int64 (uint64 where larger), dict map.
-
-    Raises:
-        Amqp010Error: there is no type for such a value.
-    """
-    match value:
-        case TypedValue():
-            return value
-        case TypedMap():
-            return TypedValue(0xA8, value)
-        case None:
-            return TypedValue(0xF0, None)
-        case bool():
-            return TypedValue(0x08, value)
-        case int():
-            return TypedValue(0x32 if value >> 63 > 0 else 0x31, value)
-        case float():
-            return TypedValue(0x33, value)
-        case str():
-            return TypedValue(0x95, value)
-        case bytes():
-            return TypedValue(0xA0 if len(value) > 0xFFFF else 0x90, value)
-        case uuid.UUID():
-            return TypedValue(0x48, value)
-        case Mapping():
-            return TypedValue(0xA8, typed_map(value))
-        case list() | tuple():
-            return TypedValue(0xA9, tuple(typed_value(item) for item in value))
-    raise Amqp010Error(f"no AMQP 0-10 type carries {with_article(type(value).__name__)}")
-
-
-def typed_map(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> TypedMap:
-    """A field table of Python values (see `typed_value`), in their order.
-
-    qpidd writes the tables it makes itself in ascending byte order of the names: hand them in sorted for that.
-    """
-    pairs = values.items() if isinstance(values, Mapping) else values
-    return TypedMap(tuple((name, typed_value(value)) for name, value in pairs))

@@ -29,6 +29,7 @@ from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.maps import read_value
 from formats.amqp_0_10.structs import REPLY_TO, XID, BranchId, PackedStruct, ReplyTo, flag_of, known_flags
 from formats.amqp_0_10.types import BY_NAME, WireType
+from formats.values import TYPES
 
 #: (buffer, offset, end of the struct) -> value, where the next field begins. A reader may look past the end, within the
 #: buffer: the offset that it gives then lies past the end too, and is refused. Past the buffer's end it may raise
@@ -188,8 +189,8 @@ def _general_reader(wire_type: WireType) -> FieldReader:
 
 def _read_str16_array(buffer: bytes, offset: int, end: int) -> tuple[tuple[str, ...], int]:
     array, stop = read_value(_ARRAY, buffer, offset, end)
-    if array.values and array.code not in _TEXT_CODES:
-        raise Amqp010Error(f"an array of str16 holds values of type 0x{array.code:02x}", offset)
+    if array.values and array.type not in _TEXT_TYPES:
+        raise Amqp010Error(f"an array of str16 holds values of type {array.type}", offset)
     # A text that is not UTF-8 stands in an array as its bytes.
     texts = (item if isinstance(item, str) else item.decode("utf-8", "surrogateescape") for item in array.values)
     return tuple(texts), stop
@@ -216,7 +217,7 @@ def _reader_of(type_name: str) -> FieldReader:
 _one_u16: Final = struct.Struct(">H").unpack_from
 _ARRAY: Final = BY_NAME["array"]
 # What an array of str16 is read from: clients that do not tell text from bytes send vbin.
-_TEXT_CODES: Final = frozenset(BY_NAME[name].code for name in ("str8", "str16", "vbin8", "vbin16", "vbin32"))
+_TEXT_TYPES: Final = frozenset(TYPES[name] for name in ("str8", "str16", "vbin8", "vbin16", "vbin32"))
 
 # The types that occur often, and those that the table of `types` does not have.
 _READERS: Final[dict[str, FieldReader]] = {

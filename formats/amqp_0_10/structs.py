@@ -23,9 +23,11 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import TypedArray, TypedMap, encode_map, encode_value, typed_map
-from formats.amqp_0_10.plain import plain_uuid, read_typed_plain_map
-from formats.amqp_0_10.types import BY_NAME, code_of, encode_name
+from formats.amqp_0_10.maps import encode_map, encode_value
+from formats.amqp_0_10.plain_maps import read_typed_plain_map
+from formats.amqp_0_10.types import BY_NAME, encode_name
+from formats.plain import plain_uuid
+from formats.values import STR16, TypedArray, TypedMap, UntypedValueError, typed_map
 from formats.wording import with_article
 
 
@@ -369,7 +371,10 @@ def _nested_writer(packed: PackedStruct) -> Callable[[Any], bytes]:
 def _write_map(value: Any) -> bytes:
     if not isinstance(value, TypedMap | Mapping):
         raise Amqp010Error(f"a map cannot be made of {with_article(type(value).__name__)}")
-    return encode_map(value if isinstance(value, TypedMap) else typed_map(value))
+    try:
+        return encode_map(value if isinstance(value, TypedMap) else typed_map(value))
+    except UntypedValueError as error:
+        raise Amqp010Error(error.what) from None
 
 
 def _write_str16_array(value: Any) -> bytes:
@@ -379,7 +384,7 @@ def _write_str16_array(value: Any) -> bytes:
         values = tuple(encode_name(text) for text in value)
     except (AttributeError, TypeError):
         raise Amqp010Error("an array of str16 takes a sequence of text") from None
-    return encode_value(BY_NAME["array"], TypedArray(code_of("str16"), values))
+    return encode_value(BY_NAME["array"], TypedArray(STR16, values))
 
 
 # The types that the table of `types` does not have, or that are given in other values here.

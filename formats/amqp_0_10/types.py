@@ -1,17 +1,11 @@
 """All types of AMQP 0-10 as one table, and the codecs of those that hold no other values.
 
-What a value is in Python, by type:
+What a value is in Python, `formats.values` says by type; besides:
 
-    int8 ... uint64, sequence-no, datetime    int (datetime: seconds since 1970, unsigned as brokers write it)
-    boolean                                   bool
-    float, double                             float
-    char, char-utf32, str8, str16, ...        str; bytes where the bytes are not text of that encoding
-    bin8 ... bin1024, vbin8 ..., struct32     bytes (struct32: what follows its size, type code first)
-    uuid                                      uuid.UUID
-    dec32, dec64                              decimal.Decimal
+    sequence-no                               int
+    datetime                                  unsigned, as brokers write it
     byte-ranges, sequence-set                 tuple of (first, last), both included
-    void, bit                                 None, True
-    map, list, array                          see `maps`
+    bit                                       True
     a code that is not in the table           bytes, of the width that the high nibble of the code gives
 
 Decoding and encoding again gives the same bytes, but for: a boolean byte above 1 (becomes 1), a signalling
@@ -30,6 +24,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from formats.amqp_0_10.errors import Amqp010Error
+from formats.values import TYPES, Family, ValueType
 from formats.wording import with_article
 
 
@@ -54,6 +49,7 @@ class WireType(NamedTuple):
         fixed: bytes of the value, None for a type of variable width.
         prefix: bytes of the size that precedes a value of variable width (1, 2 or 4), else 0.
         codec: None for the types that hold other values (map, list, array).
+        value_type: the neutral type that its values have.
     """
 
     name: str
@@ -61,6 +57,7 @@ class WireType(NamedTuple):
     fixed: int | None
     prefix: int
     codec: Codec | None
+    value_type: ValueType
 
 
 # ---------------------------------------------------------------------------------------------- codecs
@@ -144,11 +141,15 @@ _UTF16: Final = _text("utf-16-be")
 
 
 def _fixed(code: int | None, name: str, width: int, codec: Codec) -> WireType:
-    return WireType(name, code, width, 0, codec)
+    return WireType(name, code, width, 0, codec, _neutral(name))
 
 
 def _sized(code: int | None, name: str, prefix: int, codec: Codec | None) -> WireType:
-    return WireType(name, code, None, prefix, codec)
+    return WireType(name, code, None, prefix, codec, _neutral(name))
+
+
+def _neutral(name: str) -> ValueType:
+    return TYPES.get(name) or ValueType(name, Family.OPAQUE)
 
 
 #: Every type of the specification, in its order.
@@ -233,6 +234,21 @@ def type_of(code: int, offset: int = 0) -> WireType:
     wire_type = BY_CODE[code] if 0 <= code <= 0xFF else None
     if wire_type is None:
         raise Amqp010Error(f"type code 0x{code:02x} has no known width", offset)
+    return wire_type
+
+
+_BY_VALUE_TYPE: Final = {wire_type.value_type: wire_type for wire_type in BY_CODE if wire_type is not None}
+
+
+def wire_type_of(value_type: ValueType) -> WireType:
+    """How values of a neutral type travel.
+
+    Raises:
+        Amqp010Error: AMQP 0-10 has no such type.
+    """
+    wire_type = _BY_VALUE_TYPE.get(value_type)
+    if wire_type is None:
+        raise Amqp010Error(f"AMQP 0-10 has no type {value_type}")
     return wire_type
 
 

@@ -23,8 +23,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10.plain import Plain, plain_bytes, plain_float
 from formats.amqp_1_0.errors import Amqp10Error
+from formats.plain import Plain, plain_bytes, plain_float
 from formats.wording import with_article
 
 #: Values inside values (descriptors too) beyond this are refused.
@@ -278,7 +278,7 @@ def _read_array_items(count: int, buffer: bytes, offset: int, end: int, depth: i
 
 
 def plain_value(typed: Value) -> Plain:
-    """A value as a plain JSON value: as `formats.amqp_0_10.plain` has it, a described value without descriptor.
+    """A value as a plain JSON value: as `formats.plain` has it, a described value without descriptor.
 
     Decimals, and text that is none, are hex. The key of a map is the text of its plain value.
     """

@@ -25,9 +25,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap, encode_map, encode_value, read_map, read_value
+from formats.amqp_0_10.maps import encode_map, encode_value, read_map, read_value
 from formats.amqp_0_10.types import BY_NAME, encode_name
 from formats.broker_records.errors import BrokerRecordError
+from formats.values import EMPTY_MAP, TypedMap
 from formats.wording import with_article
 
 

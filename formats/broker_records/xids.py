@@ -16,9 +16,9 @@ import uuid
 from typing import Final, Literal, NamedTuple
 
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.plain import plain_uuid
 from formats.amqp_0_10.structs import XID, encode_struct, known_flags
 from formats.broker_records.errors import BrokerRecordError
+from formats.plain import plain_uuid
 
 #: Code, flags and format of a distributed transaction's id.
 _DTX_HEAD: Final = struct.Struct(">HHI")

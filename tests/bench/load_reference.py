@@ -26,7 +26,7 @@ from formats.amqp_0_10.frames import (
     PROTOCOL_HEADER,
     encode_control_frame,
 )
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 from tests.support.raw_peer import transfer_frames
 
 _SUBSCRIBE: Final = b"\x04\x07"

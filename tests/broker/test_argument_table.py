@@ -12,7 +12,7 @@ from broker.errors import NotImplementedByBrokerError
 from broker.logs import NOTICE
 from broker.queues.argument_table import TABLE, Effect, unmet
 from broker.queues.arguments import POLICIES
-from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from formats.values import EMPTY_MAP, typed_map
 from tests.broker.test_wiring_kept import play
 from tests.broker.wired_broker import Wired
 

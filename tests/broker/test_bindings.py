@@ -14,7 +14,7 @@ from broker.errors import InternalError
 from broker.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
 from broker.memory import MESSAGE_OVERHEAD
 from broker.settings import BrokerSettings
-from formats.amqp_0_10.maps import typed_map
+from formats.values import typed_map
 from store.errors import StoreError
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.exchanges.exchange import Binding, BoundResult
 from broker.exchanges.types import EXCHANGE_TYPES
-from formats.amqp_0_10.maps import TypedMap, typed_map
+from formats.values import TypedMap, typed_map
 from tests.broker.exchange_parts import fake_queues
 
 RED = typed_map({"x-match": "all", "colour": "red"})

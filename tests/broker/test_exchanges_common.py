@@ -14,7 +14,7 @@ from broker.exchanges.exchange import BoundResult, Exchange
 from broker.exchanges.fanout import FanoutExchange
 from broker.exchanges.topic import TopicExchange
 from broker.exchanges.types import EXCHANGE_TYPES, STANDARD_EXCHANGES, exchange_type
-from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from formats.values import EMPTY_MAP, typed_map
 from tests.broker.exchange_parts import FakeQueue, fake_queues, names, routed
 
 NONE = BoundResult()

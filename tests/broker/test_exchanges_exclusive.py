@@ -13,7 +13,7 @@ from broker.exchanges.arguments import EXCLUSIVE_BINDING
 from broker.exchanges.direct import DirectExchange
 from broker.exchanges.exchange import Exchange
 from broker.exchanges.types import EXCHANGE_TYPES
-from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from formats.values import EMPTY_MAP, typed_map
 from tests.broker.exchange_parts import fake_queues, routed
 
 ALONE = typed_map({EXCLUSIVE_BINDING: 1})

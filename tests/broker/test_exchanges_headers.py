@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from broker.errors import InternalError, NotAllowedError
 from broker.exchanges.exchange import BoundResult
 from broker.exchanges.headers import HeadersExchange
-from formats.amqp_0_10.maps import TypedArray, TypedMap, TypedValue, typed_map
+from formats.values import TypedMap, typed_map
 from tests.broker.exchange_parts import fake_queues, routed
+from tests.support.coded import coded, coded_array
 
 
 def bound(arguments: TypedMap) -> HeadersExchange:
@@ -80,7 +81,7 @@ class TestAllAndAny:
 class TestValues:
     @pytest.mark.parametrize("code", [0x01, 0x02, 0x11, 0x12, 0x21, 0x22, 0x31, 0x32])
     def test_integers_by_number(self, code: int) -> None:
-        exchange = bound(typed_map([("x-match", "all"), ("n", TypedValue(code, 7))]))
+        exchange = bound(typed_map([("x-match", "all"), ("n", coded(code, 7))]))
         assert routed(exchange, headers={"n": 7}) == "a"
         for other in (8, "7", 7.0, True, None):
             assert routed(exchange, headers={"n": other}) == ""
@@ -89,7 +90,7 @@ class TestValues:
     @pytest.mark.parametrize("code", [0x85, 0x95, 0x80, 0x90, 0xA0])
     def test_text_by_text(self, code: int, value: object) -> None:
         wanted = b"fred" if code in (0x80, 0x90, 0xA0) else "fred"
-        exchange = bound(typed_map([("x-match", "all"), ("n", TypedValue(code, wanted))]))
+        exchange = bound(typed_map([("x-match", "all"), ("n", coded(code, wanted))]))
         assert routed(exchange, headers={"n": value}) == "a"
         assert routed(exchange, headers={"n": "Fred"}) == ""
 
@@ -104,9 +105,9 @@ class TestValues:
         [
             (1.5, 1.5, 1.25),
             (uuid.UUID(int=1), uuid.UUID(int=1), str(uuid.UUID(int=1))),
-            (TypedValue(0xC8, Decimal("1.50")), Decimal("1.5"), 1.5),
+            (coded(0xC8, Decimal("1.50")), Decimal("1.5"), 1.5),
             (("a", 1), ["a", 1], ["a", "1"]),
-            (TypedValue(0xAA, TypedArray(0x31, (1, 2))), [1, 2], [2, 1]),
+            (coded(0xAA, coded_array(0x31, (1, 2))), [1, 2], [2, 1]),
             ({"a": 1}, {"a": 1}, {"a": True}),
             ({"a": {"b": b"x"}}, typed_map({"a": {"b": "x"}}), {}),
         ],
@@ -139,7 +140,7 @@ class TestBindings:
         exchange = HeadersExchange("h")
         (a,) = fake_queues("a")
         first = exchange.bind(a, "k", asks("all", n=1, t="x"))
-        again = typed_map([("t", b"x"), ("n", TypedValue(0x02, 1)), ("x-match", "all")])
+        again = typed_map([("t", b"x"), ("n", coded(0x02, 1)), ("x-match", "all")])
         assert exchange.bind(a, "k", again) is None
         assert list(exchange.bindings) == [first]
 

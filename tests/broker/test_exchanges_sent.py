@@ -15,9 +15,10 @@ from broker.memory import MESSAGE_OVERHEAD
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.transactions.local import LocalTransaction
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap, TypedValue, typed_map
 from formats.amqp_0_10.types import code_of
+from formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.wired_broker import PlainMessage
+from tests.support.coded import coded
 from tests.support.fake_store import FakeFailedError, Model
 
 NUMBERED = typed_map({SEQUENCE: 1})
@@ -56,7 +57,7 @@ class TestArguments:
         assert not is_switched_on(typed_map({"qpid.msg_sequences": 1}), SEQUENCE)
 
     def test_what_no_text_is(self) -> None:
-        wild = TypedMap(((SEQUENCE, TypedValue(code_of("vbin8"), b"\xff\xfe")),))
+        wild = TypedMap(((SEQUENCE, coded(code_of("vbin8"), b"\xff\xfe")),))
         assert is_switched_on(wild, SEQUENCE)
 
     @pytest.mark.parametrize("kind", EXCHANGE_TYPES.values())

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from broker.errors import InvalidArgumentError
 from broker.queues.arguments import NO_ARGUMENTS, POLICIES, QueueArguments, read_arguments
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap, TypedValue, typed_map
+from formats.values import EMPTY_MAP, TypedMap, typed_map
+from tests.support.coded import coded
 
 COUNTS = (
     "qpid.max_count",
@@ -80,7 +81,7 @@ def test_no_count(name: str, value: Any) -> None:
 @pytest.mark.parametrize(("code", "value"), [(FLOAT, 3.0), (DOUBLE, 3.14159), (BOOLEAN, True)])
 def test_a_count_of_a_type_that_is_none(code: int, value: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"qpid\.max_size"):
-        read_arguments(TypedMap((("qpid.max_size", TypedValue(code, value)),)))
+        read_arguments(TypedMap((("qpid.max_size", coded(code, value)),)))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

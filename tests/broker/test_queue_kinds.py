@@ -18,7 +18,7 @@ from broker.queues.kinds import CountedNoLocalQueue, CountedQueue, NoLocalQueue
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.transactions.local import LocalTransaction
-from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 from tests.support.fake_store import Model
 

@@ -15,7 +15,7 @@ from broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from broker.security.authentication import Authentication
 from formats.amqp_0_10.commands import encode_control
 from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
-from formats.amqp_0_10.maps import TypedMap, typed_map
+from formats.values import TypedMap, typed_map
 from tests.support.fake_store import Model
 from tests.support.raw_peer import transfer_frames
 

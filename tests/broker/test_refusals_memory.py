@@ -13,7 +13,7 @@ import pytest
 from broker.errors import ModelError, ResourceLimitExceededError
 from broker.message import Message
 from broker.queues.queue import Queue
-from formats.amqp_0_10.maps import typed_map
+from formats.values import typed_map
 from store.errors import StoreError
 from tests.broker.wired_broker import Wired, wired
 from tests.support.garbage import no_garbage

@@ -18,7 +18,7 @@ from broker.errors import (
     ResourceLockedError,
 )
 from broker.wiring import BoundReply
-from formats.amqp_0_10.maps import typed_map
+from formats.values import typed_map
 from tests.broker.wired_broker import Wired, wired
 
 Scene = Callable[[Wired], Awaitable[None]]

@@ -12,8 +12,8 @@ import pytest
 import broker.removal
 from broker.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
 from broker.one_by_one import OneByOne
-from formats.amqp_0_10.maps import typed_map
 from formats.rhm.geometry import Geometry
+from formats.values import typed_map
 from store.errors import StoreError
 from tests.broker.wired_broker import Wired, wired
 

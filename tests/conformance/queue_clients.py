@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from formats.amqp_0_10.maps import TypedMap, typed_map
+from formats.values import TypedMap, typed_map
 from tests.broker.protocols.world import Client, World
 
 OWNER, BESIDE = 1, 2

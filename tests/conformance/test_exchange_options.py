@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.maps import TypedMap, TypedValue, typed_map
 from formats.amqp_0_10.packing import decode_struct
 from formats.amqp_0_10.structs import MESSAGE_PROPERTIES, encode_struct
 from formats.amqp_0_10.types import code_of
+from formats.values import TypedMap, TypedValue, typed_map
 from tests.broker.protocols.world import Client, Delivery, World, header
+from tests.support.coded import coded
 
 INT64 = code_of("int64")
 NUMBERED = typed_map({"qpid.msg_sequence": 1})
@@ -69,7 +70,7 @@ def received(client: Client, queue: str) -> list[tuple[bytes, TypedValue | None]
 
 
 def number(value: int) -> TypedValue:
-    return TypedValue(INT64, value)
+    return coded(INT64, value)
 
 
 class TestSequence:
@@ -92,7 +93,7 @@ class TestSequence:
             "correlation_id": b"\x00\xff",
             "content_type": "text/plain",
             "user_id": b"me",
-            "application_headers": TypedMap((("a", TypedValue(code_of("uint8"), 1)), ("b", TypedValue(0xF0, None)))),
+            "application_headers": TypedMap((("a", coded(code_of("uint8"), 1)), ("b", coded(0xF0, None)))),
         }
         send(client, b"body", properties=given)
         client.subscribe("q")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from formats.amqp_0_10.codes import ErrorCode
-from formats.amqp_0_10.maps import typed_map
+from formats.values import typed_map
 from tests.broker.protocols.world import Client, World
 
 

@@ -13,8 +13,8 @@ import pytest
 from formats.amqp_0_10.codes import ErrorCode
 from formats.amqp_0_10.commands import decode_command, decode_control, decode_result, encode_command
 from formats.amqp_0_10.frames import CONTROL, LAST_FRAME, LAST_SEGMENT, encode_command_frames
-from formats.amqp_0_10.maps import typed_map
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from formats.values import typed_map
 from tests.support.raw_connection import RawConnection
 from tests.support.running_broker import BrokerMaker, RunningBroker
 

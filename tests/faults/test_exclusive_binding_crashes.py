@@ -18,7 +18,7 @@ from broker.exchanges.arguments import EXCLUSIVE_BINDING
 from broker.exchanges.direct import DirectExchange
 from broker.exchanges.exchange import Exchange
 from broker.protocols.amqp_0_10.client_connection import ClientSession
-from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from formats.values import EMPTY_MAP, typed_map
 from tests.faults.broker_clients import OneSession
 from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import Call, SimulatedDisk

@@ -27,12 +27,13 @@ from formats.amqp_0_10.commands import (
 )
 from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.frames import COMMAND, HEADER, decode_frame, encode_frame
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedArray, TypedMap, typed_map
 from formats.amqp_0_10.packing import MAX_PLANS, FieldDecoder
 from formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo, encode_struct
 from formats.amqp_0_10.types import TABLE
+from formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.formats.amqp_0_10_specification import SpecifiedCommand, SpecifiedStruct, SpecifiedType, specification
 from tests.formats.amqp_0_10_values import BY_TYPE, RESULTS, fields_of
+from tests.support.coded import coded_array
 from tests.support.fixtures import StoreOpener, records_of, written_files
 
 STRUCTS = [
@@ -468,7 +469,7 @@ def test_commands_that_cannot_be_encoded_are_refused(name: str, values: dict[str
         ("connection.start", {"mechanisms": 5}),
         ("connection.start", {"mechanisms": ["x" * 65536]}),
         ("session.expected", {"fragments": [1]}),
-        ("session.expected", {"fragments": TypedArray(0x31, ("x",))}),
+        ("session.expected", {"fragments": coded_array(0x31, ("x",))}),
         ("session.expected", {"fragments": TypedMap()}),
     ],
 )

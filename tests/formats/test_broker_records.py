@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.amqp_0_10.maps import TypedMap, TypedValue, decode_map, typed_map
+from formats.amqp_0_10.maps import decode_map
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import (
     Binding,
@@ -29,6 +29,8 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
+from formats.values import TypedMap, typed_map
+from tests.support.coded import coded
 
 QUEUE = b"\x02q1\0\0\0\x04\0\0\0\0\0\x09anonymous\0"
 EXCHANGE = b"\x0aamq.direct\x01\x06direct\0\0\0\x1a\0\0\0\x01\x0eqpid.replicate\x95\0\x04none\0\0"
@@ -167,7 +169,7 @@ def test_an_absent_field_cannot_be_followed_by_one_that_is_present() -> None:
         Link("link.v2", "n", "h", 65536, "tcp", True, "", "", ""),
         GeneralObject("link", "n"),
         GeneralObject("domain", "n" * 65536),
-        GeneralObject("domain", "n", TypedMap((("x", TypedValue(0xB0, b"")),))),
+        GeneralObject("domain", "n", TypedMap((("x", coded(0xB0, b"")),))),
     ],
 )
 def test_what_no_record_holds_is_refused(record: Link | GeneralObject) -> None:
@@ -185,5 +187,5 @@ def test_passwords_are_shown_nowhere() -> None:
 
 def test_the_last_of_a_repeated_argument_counts() -> None:
     table = decode_map(bytes.fromhex("0000000c00000002017802010178 0202".replace(" ", "")))
-    assert table.get("x") == TypedValue(0x02, 2)
+    assert table.get("x") == coded(0x02, 2)
     assert len(table) == 2

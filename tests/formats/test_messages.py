@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formats.amqp_0_10.maps import typed_map
-from formats.amqp_0_10.plain import map_types, plain_map
 from formats.amqp_1_0.errors import Amqp10Error
 from formats.amqp_1_0.values import MAX_DEPTH, Described, Value, plain_value, read_value
 from formats.broker_records.amqp_1_0_messages import MAX_DECODED_SECTION
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import MessageHeader, UnknownStruct
 from formats.broker_records.messages import decode_message_header, encode_message, header_size
+from formats.plain import map_types, plain_map
+from formats.values import typed_map
 
 METHOD = bytes.fromhex("0b01001d0001000100000000 0401010101000a".replace(" ", "")) + b"amq.direct"
 HEADER_FRAME = bytes.fromhex("0302004e0001000100000000")

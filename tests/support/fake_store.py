@@ -17,7 +17,7 @@ from broker.queues.entry import Entry
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.store_protocol import Done
-from formats.amqp_0_10.maps import EMPTY_MAP
+from formats.values import EMPTY_MAP
 from tests.broker.wired_broker import PlainMessage
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from formats.amqp_0_10.commands import encode_result
-from formats.amqp_0_10.maps import TypedArray
 from formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo
 from formats.amqp_0_10.types import BY_NAME
+from tests.support.coded import coded_array
 
 QUEUES: Final = ("q0", "q1", "q2", "q3", "d0", "d1", "d2")
 """Those that begin with d are durable."""
@@ -94,7 +94,7 @@ _MAKERS: Final[dict[str, Callable[[Values], Any]]] = {
     "vbin16": Values.raw,
     "vbin32": Values.raw,
     "map": Values.table,
-    "array": lambda values: TypedArray(
+    "array": lambda values: coded_array(
         BY_NAME["str16"].code, tuple(name.encode("utf-8", "surrogateescape") for name in _names(values))
     ),
     "str16-array": _names,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from formats.amqp_0_10.commands import decode_control, encode_control
 from formats.amqp_0_10.frames import CONTROL, FRAME, PROTOCOL_HEADER, encode_control_frame
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 from tests.system.processes import PATIENCE_SECONDS
 
 _RECEIVE: Final = 256 << 10

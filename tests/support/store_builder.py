@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from formats.amqp_0_10.maps import typed_map
 from formats.broker_records.wiring import Binding, Exchange, Queue, encode_binding, encode_exchange, encode_queue
 from formats.catalogue import BindingEntry, ExchangeEntry, QueueEntry
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, decode_jinf, encode_jinf
 from formats.topology import encode_snapshot
+from formats.values import typed_map
 from store.catalogue import Catalogue
 from store.key_value import RocksKeyValue
 from store.topology import batch_of

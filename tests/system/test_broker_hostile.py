@@ -20,7 +20,7 @@ from formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer, SessionEndedError, transfer_frames
 from tests.support.running_broker import BrokerMaker, allow_open_files

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from formats.amqp_0_10.plain import plain_map
+from formats.plain import plain_map
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener, set_writable
 from tests.support.raw_peer import Delivery, RawPeer

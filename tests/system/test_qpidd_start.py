@@ -17,7 +17,7 @@ import pytest
 
 from broker.pid_file import holder_of
 from broker.security.users import Users
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer
 from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from formats.amqp_0_10.maps import typed_map
 from formats.broker_records.messages import encode_message
 from formats.rhm.geometry import Geometry
 from formats.rhm.records import EXTERNAL
+from formats.values import typed_map
 from store.offline import open_store
 from tests.support.dump import Dump, dump
 from tests.support.journal_builder import DIRECTORY, JournalBuilder

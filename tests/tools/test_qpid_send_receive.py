@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.client import Connection, Message
-from formats.amqp_0_10.maps import TypedValue
+from tests.support.coded import coded
 from tests.support.running_broker import RunningBroker
 from tools import qpid_receive, qpid_send
 from tools.messaging.options import NameValue, Timeout, YesNo
@@ -272,7 +272,7 @@ def test_groups() -> None:
 def test_headers() -> None:
     headers = Headers({"a": 1}, has_sequence=True, has_timestamp=True)
     first, second = headers.next(), headers.next()
-    assert (first["sn"], second["sn"]) == (TypedValue(0x22, 1), TypedValue(0x22, 2))
+    assert (first["sn"], second["sn"]) == (coded(0x22, 1), coded(0x22, 2))
     assert first["ts"] <= second["ts"]
     assert Headers({"a": 1}, has_sequence=False, has_timestamp=False).next() == {"a": 1}
 

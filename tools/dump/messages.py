@@ -14,10 +14,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10.plain import plain_bytes
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import Amqp10Message, MessageHeader
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from formats.plain import plain_bytes
 from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind

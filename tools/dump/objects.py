@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from formats.amqp_0_10.plain import plain_map
 from formats.broker_records.wiring import Bridge, Exchange, GeneralObject, Link
 from formats.broker_records.xids import decode_xid
+from formats.plain import plain_map
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import (
     COMMIT_DECISION,

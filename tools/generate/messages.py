@@ -18,8 +18,8 @@ from string import ascii_letters, digits
 from typing import Final
 from uuid import UUID
 
-from formats.amqp_0_10.maps import typed_map
 from formats.broker_records.messages import encode_message
+from formats.values import typed_map
 from tools.generate.seeds import seeded
 
 #: The time at which every fleet begins, in seconds since 1970: nothing in it may depend on when it was made.

@@ -7,12 +7,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
-from formats.amqp_0_10.maps import TypedValue
+from formats.values import UINT32, TypedValue
 from tools.messaging.report import TIMESTAMP
 
 SEQUENCE: Final = "sn"
 END_OF_STREAM: Final = "eos"
-_UINT32: Final = 0x22
 _NUMBERS: Final = 1 << 32
 
 
@@ -98,7 +97,7 @@ class Headers:
         properties = dict(self._fixed)
         if self._has_sequence:
             self._number += 1
-            properties[SEQUENCE] = TypedValue(_UINT32, self._number % _NUMBERS)
+            properties[SEQUENCE] = TypedValue(UINT32, self._number % _NUMBERS)
         if self._has_timestamp:
             properties[TIMESTAMP] = time.time_ns()
         if self._group_key is not None and self._group_names is not None:

@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from formats.amqp_0_10.plain import plain_bytes
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import MessageHeader
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from formats.plain import plain_bytes
 from tools.console.text import escape_names
 
 _TOO_SHORT: Final = "the data are shorter than the header that they announce"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 from formats.wording import printable
 
 #: Name -> what the log calls it, in its order there.

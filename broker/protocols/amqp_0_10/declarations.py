@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from formats.amqp_0_10.commands import encode_result
-from formats.amqp_0_10.maps import EMPTY_MAP
+from formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.server_session import ServerSession

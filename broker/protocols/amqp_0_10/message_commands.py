@@ -36,7 +36,7 @@ from broker.queues.entry import Entry
 from broker.queues.queue import Queue
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_result
-from formats.amqp_0_10.maps import TypedMap
+from formats.values import TypedMap
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.server_session import ServerSession

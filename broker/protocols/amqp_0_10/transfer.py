@@ -38,13 +38,12 @@ from formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
-from formats.amqp_0_10.maps import EMPTY_MAP, TypedMap, TypedValue
-from formats.amqp_0_10.plain import plain_map
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
-from formats.amqp_0_10.types import code_of
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from formats.checksum import extend_crc32c
+from formats.plain import plain_map
+from formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
 DEFAULT_PRIORITY: Final = 4
 MOST_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of what comes: room for what the broker adds to it
@@ -54,7 +53,6 @@ _MESSAGE: Final = 0x0403
 _FLAGS_AT: Final = 6  # in a struct: size u32, code u16, then the flags
 _REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties
 _USER_ID: Final = 0x40  # in that of message-properties
-_INT64: Final = code_of("int64")
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _PREFIXES_KEPT: Final = 2048
 _MOST_TTL: Final = (1 << 64) - 1
@@ -148,7 +146,7 @@ class TransferMessage(Message):
             InvalidArgumentError: its message-properties cannot be read.
         """
         try:
-            header = _with_application_header(self.header, name, TypedValue(_INT64, number))
+            header = _with_application_header(self.header, name, TypedValue(INT64, number))
         except Amqp010Error as error:
             raise InvalidArgumentError(f"a message cannot get the header {name}: {error}") from error
         numbered = copy.copy(self)

@@ -21,9 +21,11 @@ from broker.client.message import (
     encode_message,
     mark_redelivered,
 )
-from formats.amqp_0_10.maps import TypedValue, encode_map, typed_map
+from formats.amqp_0_10.maps import encode_map
 from formats.amqp_0_10.packing import decode_struct
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES
+from formats.values import typed_map
+from tests.support.coded import coded
 
 _text = st.text(max_size=20).map(lambda text: text.encode("utf-8", "ignore").decode())
 _scalars = (
@@ -127,7 +129,7 @@ def test_the_mark_of_redelivery() -> None:
 
 
 def test_typed_values_keep_their_type() -> None:
-    header, _ = encode_message(Message(properties={"sn": TypedValue(0x22, 5)}), "", None)
+    header, _ = encode_message(Message(properties={"sn": coded(0x22, 5)}), "", None)
     assert b"\x02sn\x22\x00\x00\x00\x05" in header
 
 
@@ -140,7 +142,7 @@ def test_typed_values_keep_their_type() -> None:
         Message(id="not a uuid"),
         Message(properties={"x" * 256: 1}),
         Message(properties={"n": 1 << 64}),
-        Message(properties={"sn": TypedValue(0x22, -1)}),
+        Message(properties={"sn": coded(0x22, -1)}),
         Message(priority=256),
         Message(priority=-1),
         Message(ttl=-1),

@@ -24,7 +24,7 @@ from formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
-from formats.amqp_0_10.plain import plain_map
+from formats.plain import plain_map
 from tests.broker.protocols.opening import started, tuned
 from tests.broker.protocols.world import Client, World
 

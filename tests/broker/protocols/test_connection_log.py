@@ -9,7 +9,7 @@ from broker.protocols.detection import foreign_client
 from broker.security.authentication import Authentication
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
-from formats.amqp_0_10.maps import typed_map
+from formats.values import typed_map
 from tests.broker.protocols.test_connection import Passwords
 from tests.broker.protocols.world import Client, World
 

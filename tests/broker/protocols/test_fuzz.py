@@ -17,7 +17,7 @@ from broker.protocols.amqp_0_10.connection import Phase
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.commands import COMMANDS, CONTROLS, Command, encode_command, encode_control
 from formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
-from formats.amqp_0_10.maps import EMPTY_MAP, typed_map
+from formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.world import Client, World, header
 
 MOST_MESSAGE: Final = 50_000

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from broker.errors import InvalidArgumentError
 from broker.protocols.amqp_0_10.transfer import TransferMessage, restore_message
 from broker.protocols.amqp_0_10.transfer_reader import TransferReader
-from formats.amqp_0_10.maps import typed_map
 from formats.amqp_0_10.packing import decode_struct
 from formats.amqp_0_10.structs import FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from formats.values import typed_map
 from tests.broker.protocols.world import World, header
 
 NAME = "qpid.msg_sequence"

@@ -13,7 +13,7 @@ from broker.settings import BrokerSettings
 from formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
 from formats.amqp_0_10.commands import COMMAND_BY_CODE, COMMANDS, encode_command
 from formats.amqp_0_10.frames import encode_command_frames
-from formats.amqp_0_10.maps import typed_map
+from formats.values import typed_map
 from tests.broker.protocols.world import CREDIT, Client, World, header
 
 NOT_FOUND = ErrorCode.NOT_FOUND

@@ -23,11 +23,11 @@ from broker.protocols.amqp_0_10.transfer import (
 )
 from broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import typed_map
 from formats.amqp_0_10.packing import decode_struct
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import decode_message_header, encode_message, header_size
+from formats.values import typed_map
 from store.journal.enqueue_map import LIVE
 from tests.broker.protocols.world import header
 from tests.support.conversion import content_of

@@ -41,9 +41,9 @@ from formats.amqp_0_10.frames import (
     encode_command_frames,
     encode_control_frame,
 )
-from formats.amqp_0_10.maps import EMPTY_MAP
 from formats.amqp_0_10.packing import decode_struct
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from formats.values import EMPTY_MAP
 
 UNLIMITED: Final = 0xFFFFFFFF
 MESSAGES: Final = 0

@@ -21,10 +21,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from formats.amqp_0_10.maps import typed_map
 from formats.broker_records.messages import encode_message
 from formats.broker_records.wiring import Binding, Exchange, GeneralObject, Queue
 from formats.broker_records.xids import encode_dtx_xid
+from formats.values import typed_map
 from store.environment import Environment, tool_environment
 from store.transactions import Dequeue, Enqueue
 from store.version_1_catalogue import encode_databases

@@ -1,127 +1,27 @@
-r"""AMQP 0-10 values as plain JSON values, from typed values and, faster, straight from the bytes.
+"""Field tables of AMQP 0-10 as plain JSON values, straight from the bytes: as `formats.plain` has them, and faster.
 
-    int8 ... uint64, datetime     number (datetime: the seconds as stored)
-    float, double                 number; "NaN", "Infinity", "-Infinity" where it is none
-    boolean, bit                  true, false; true
-    void                          null
-    char, str*                    text; hex where the bytes are not text of the type's encoding
-    bin*, vbin*, unknown codes    the text, where the bytes are UTF-8 without control characters other than
-                                  \t \n \r; else hex, lower case
-    struct32                      hex
-    uuid                          canonical text
-    dec32, dec64                  text of the number, all decimal places kept
-    map, list, array              object, array; a repeated name keeps its last value
-
-Values are always valid JSON text. Names are as in `maps`: one that is not UTF-8 holds lone surrogates, which
-whoever writes JSON has to escape.
+One reader per type code: (buffer, offset, depth) -> (plain value, where it ends). They check no bounds:
+reading a size past the end raises IndexError or struct.error, and a slice that came out short leaves an end
+that lies past the container's, where the container's own check meets it, since ends never go back.
 """
 
 from __future__ import annotations
 
-import math
-import re
 import struct
-import uuid
-from binascii import hexlify
 from collections.abc import Callable
-from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from formats.amqp_0_10.errors import Amqp010Error
-from formats.amqp_0_10.maps import MAX_DEPTH, MAX_EMPTY_VALUES, TypedArray, TypedMap, TypedValue
+from formats.amqp_0_10.maps import MAX_DEPTH, MAX_EMPTY_VALUES
 from formats.amqp_0_10.types import BY_CODE, WireType, type_of
-from formats.wording import with_article
-
-Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
-
-_find_control_character: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]").search
-
-
-# ------------------------------------------------------------------------------------- single values
-
-
-def plain_bytes(raw: bytes) -> str:
-    """Bytes as the text they are, or in hex where they are none (see the module's table)."""
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        return raw.hex()
-    return raw.hex() if _find_control_character(text) else text
-
-
-def plain_uuid(raw: bytes) -> str:
-    """The canonical text of a UUID's 16 bytes."""
-    return b"-".join(_uuid_groups(hexlify(raw))).decode()
-
-
-def plain_float(number: float) -> float | str:
-    """A number, or the name of what JSON has no number for."""
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-
-
-def plain_value(value: Any) -> Plain:
-    """A Python value as `types` and `maps` make it, in plain form. Takes no struct32: that is always hex."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return plain_float(value)
-        case bytes():
-            return plain_bytes(value)
-        case uuid.UUID():
-            return str(value)
-        case Decimal():
-            return f"{value:f}"
-        case TypedMap():
-            return plain_map(value)
-        case TypedArray(code, values):
-            return [plain_typed_value(TypedValue(code, item)) for item in values]
-        case tuple():
-            return [plain_typed_value(item) for item in value]
-    raise Amqp010Error(f"{with_article(type(value).__name__)} is no AMQP 0-10 value")
-
-
-def plain_typed_value(typed: TypedValue) -> Plain:
-    """A typed value in plain form, without its type.
-
-    Raises:
-        Amqp010Error: it holds what no AMQP 0-10 value holds.
-    """
-    if isinstance(typed.value, bytes) and _is_hex(type_of(typed.code)):
-        return typed.value.hex()
-    return plain_value(typed.value)
-
-
-def _is_hex(wire_type: WireType) -> bool:
-    """Whether bytes of this type are hex even where they read as text: a struct, or text of another encoding."""
-    return wire_type.name == "struct32" or (wire_type.codec is not None and wire_type.codec.encoding != "")
-
-
-def plain_map(table: TypedMap) -> dict[str, Plain]:
-    """The names and plain values of a field table."""
-    return {name: plain_typed_value(typed) for name, typed in table.entries}
-
-
-def map_types(table: TypedMap) -> dict[str, str]:
-    """The names of a field table, each with the specification's name of its value's type."""
-    return {name: typed.type_name for name, typed in table.entries}
-
-
-# ------------------------------------------------------------------------------- straight from the bytes
-#
-# One reader per type code: (buffer, offset, depth) -> (plain value, where it ends). They check no bounds:
-# reading a size past the end raises IndexError or struct.error, and a slice that came out short leaves an end
-# that lies past the container's, where the container's own check meets it, since ends never go back.
+from formats.plain import Plain, plain_float, plain_uuid, plain_value
 
 PlainReader: TypeAlias = Callable[[bytes, int, int], tuple[Plain, int]]
 
 _two_u32: Final = struct.Struct(">II").unpack_from
 _one_u32: Final = struct.Struct(">I").unpack_from
 _one_u16: Final = struct.Struct(">H").unpack_from
-_uuid_groups: Final = struct.Struct("8s4s4s4s12s").unpack
 
 
 def _plain_payload(wire_type: WireType) -> Callable[[bytes], Plain]:
