@@ -21,7 +21,7 @@ from broker import daemon, service_manager
 from broker.broker import Broker
 from broker.logs import LEVELS, LogError, log_of
 from broker.pid_file import PidFile
-from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.protocols.stored_messages import restore_message
 from broker.security.users import UserFileError, Users
 from broker.server import Server
 from broker.settings import BrokerSettings

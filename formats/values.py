@@ -31,6 +31,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -98,6 +99,7 @@ INT64: Final = TYPES["int64"]
 UINT32: Final = TYPES["uint32"]
 UINT64: Final = TYPES["uint64"]
 DOUBLE: Final = TYPES["double"]
+DEC64: Final = TYPES["dec64"]
 STR16: Final = TYPES["str16"]
 VBIN16: Final = TYPES["vbin16"]
 VBIN32: Final = TYPES["vbin32"]
@@ -162,7 +164,7 @@ class UntypedValueError(FormatError):
 def typed_value(value: Any) -> TypedValue:
     """`value` with the type that a broker gives it (formats page, section 9.3, last paragraph).
 
-    Text becomes str16, bytes vbin16 (vbin32 where longer), int int64 (uint64 where larger), dict map.
+    Text becomes str16, bytes vbin16 (vbin32 where longer), int int64 (uint64 where larger), Decimal dec64, dict map.
 
     Raises:
         UntypedValueError: there is no type for such a value.
@@ -180,6 +182,8 @@ def typed_value(value: Any) -> TypedValue:
             return TypedValue(UINT64 if value >> 63 > 0 else INT64, value)
         case float():
             return TypedValue(DOUBLE, value)
+        case Decimal():
+            return TypedValue(DEC64, value)
         case str():
             return TypedValue(STR16, value)
         case bytes():

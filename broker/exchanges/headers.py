@@ -46,7 +46,7 @@ class HeadersExchange(Exchange):
         """The queues with a binding that asks for the headers of this message."""
         if not self._criteria:
             return ()
-        headers = {name: comparable(value) for name, value in message.application_headers().items()}
+        headers = {name: comparable(typed) for name, typed in message.headers().entries}
         queues: dict[Queue, None] = {}
         for binding, criteria in self._criteria.items():
             if binding.queue not in queues and criteria.match(headers):

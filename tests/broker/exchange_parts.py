@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.exchanges.exchange import Exchange
+from formats.values import TypedMap, typed_map
 
 
 class FakeQueue:
@@ -25,8 +26,8 @@ class FakeMessage:
         self.routing_key = key
         self._headers = headers or {}
 
-    def application_headers(self) -> Mapping[str, object]:
-        return self._headers
+    def headers(self) -> TypedMap:
+        return typed_map(self._headers)
 
 
 def fake_queues(names: str) -> Any:

@@ -14,6 +14,7 @@ from broker.errors import InternalError
 from broker.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
 from broker.memory import MESSAGE_OVERHEAD
 from broker.settings import BrokerSettings
+from formats.plain import plain_map
 from formats.values import typed_map
 from store.errors import StoreError
 from tests.broker.wired_broker import PlainMessage, Wired, wired
@@ -40,7 +41,7 @@ def failing(*arguments: Any) -> None:
 
 
 def numbers(stage: Wired, queue: str) -> list[object]:
-    return [each.message.application_headers().get(SEQUENCE) for each in stage.broker.queues[queue].available()]
+    return [plain_map(each.message.headers()).get(SEQUENCE) for each in stage.broker.queues[queue].available()]
 
 
 @pytest.mark.parametrize("has_store", [False, True])

@@ -16,6 +16,7 @@ from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.transactions.local import LocalTransaction
 from formats.amqp_0_10.types import code_of
+from formats.plain import plain_map
 from formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.wired_broker import PlainMessage
 from tests.support.coded import coded
@@ -40,7 +41,7 @@ def make(model: Model, type_name: str, arguments: TypedMap, *queues: str, name: 
 
 
 def numbers(queue: Queue) -> list[Any]:
-    return [entry.message.application_headers().get(SEQUENCE) for entry in queue.entries()]
+    return [plain_map(entry.message.headers()).get(SEQUENCE) for entry in queue.entries()]
 
 
 class TestArguments:
@@ -93,7 +94,7 @@ class TestNumbers:
     def test_after_the_largest_comes_the_smallest(self) -> None:
         sent = SentMessages(numbers=True, keeps_last=False)
         sent.next_number = (1 << 63) - 1
-        given = [sent.number(PlainMessage("k", b"")).application_headers()[SEQUENCE] for _ in range(3)]
+        given = [plain_map(sent.number(PlainMessage("k", b"")).headers())[SEQUENCE] for _ in range(3)]
         assert given == [(1 << 63) - 1, -(1 << 63), -(1 << 63) + 1]
 
     def test_the_message_that_came_stays_as_it_is(self, model: Model) -> None:
@@ -101,7 +102,7 @@ class TestNumbers:
         message = model.message("k", b"x")
         model.broker.publish(message, exchange)
         model.broker.publish(message, exchange)
-        assert message.application_headers() == {}
+        assert plain_map(message.headers()) == {}
         assert numbers(model.broker.queues["q"]) == [0, 1]
 
     def test_what_nobody_wants_counts(self, model: Model) -> None:
@@ -206,7 +207,7 @@ class TestLast:
         for body in (b"1", b"2"):
             sent.keep(sent.number(PlainMessage("k", body)))
         assert sent.last is not None
-        assert (sent.last.body, sent.last.application_headers()) == (b"2", {SEQUENCE: 1})
+        assert (sent.last.body, plain_map(sent.last.headers())) == (b"2", {SEQUENCE: 1})
 
     def test_is_not_kept_without_being_asked_for(self) -> None:
         sent = sent_messages(NUMBERED)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from broker.broker import Broker
-from broker.message import PLAIN_HANDLING, Message, StoredForm
+from broker.message import PLAIN_HANDLING, Message, Properties, StoredForm
 from broker.queues.consumer import TAKEN_LAST
 from broker.queues.entry import Entry
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.store_protocol import Store
 from broker.wiring import Wiring
+from formats.values import TypedMap, typed_map
 from store.module import Module
 
 OPTIONS = {"num-jfiles": "4", "jfile-size-pgs": "1", "wcache-page-size": "4", "wcache-num-pages": "4"}
@@ -39,8 +40,11 @@ class PlainMessage(Message):
         data = self.routing_key.encode() + b"\0" + self.body
         return StoredForm((data,), len(data), self._crc((data,)))
 
-    def application_headers(self) -> Mapping[str, object]:
-        return self.numbers
+    def headers(self) -> TypedMap:
+        return typed_map(self.numbers)
+
+    def properties(self) -> Properties:
+        return Properties(headers=self.headers())
 
     def with_number(self, name: str, number: int) -> PlainMessage:
         numbered = copy.copy(self)

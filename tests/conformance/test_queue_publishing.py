@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.protocols.stored_messages import restore_message
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import BYTES, MESSAGES, Client, World, header

@@ -19,7 +19,7 @@ from broker.errors import ModelError
 from broker.protocols.amqp_0_10.connection import Phase
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.protocols.stored_messages import restore_message
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.settings import BrokerSettings

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from broker.broker import Broker
-from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.protocols.stored_messages import restore_message
 from broker.server import Server
 from broker.settings import BrokerSettings
 from broker.socket_connection import SocketConnection

@@ -15,10 +15,11 @@ Source: AMQP 0-10, message.subscribe, flow, set-flow-mode, flush, stop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
+from broker.protocols.amqp_0_10.conversion import as_transfer
 from broker.protocols.amqp_0_10.transfer import TransferMessage
-from broker.queues.consumer import REFUSED, TAKEN, TAKEN_LAST
+from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from broker.queues.entry import Entry
 from broker.queues.queue import Queue
 from formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
@@ -164,7 +165,12 @@ class Subscription:
         credit = self.message_credit
         if not credit or connection.room <= 0 or not session.can_send:
             return REFUSED
-        message = cast(TransferMessage, entry.message)
+        message = entry.message
+        if not isinstance(message, TransferMessage):
+            transfer = message.converted(as_transfer)
+            if transfer is None:
+                return NOT_FOR_ME
+            message = transfer
         header, body = message.header, message.body
         size = len(header) + len(body)
         if self.byte_credit != UNLIMITED:

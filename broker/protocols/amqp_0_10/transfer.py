@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
 from broker.content import Content, LargeContent
 from broker.errors import InvalidArgumentError
-from broker.message import Handling, Message, StoredForm
+from broker.message import Handling, Message, Properties, ReplyAddress, StoredForm
 from formats.amqp_0_10.codes import DeliveryMode
 from formats.amqp_0_10.commands import decode_struct, encode_command
 from formats.amqp_0_10.errors import Amqp010Error
@@ -38,11 +37,10 @@ from formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
-from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from formats.checksum import extend_crc32c
-from formats.plain import plain_map
 from formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
 DEFAULT_PRIORITY: Final = 4
@@ -57,7 +55,6 @@ _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _PREFIXES_KEPT: Final = 2048
 _MOST_TTL: Final = (1 << 64) - 1
 _two_u32: Final = struct.Struct(">II").unpack_from
-_NO_HEADERS: Final[Mapping[str, object]] = {}
 
 
 class DeliveryProperties(NamedTuple):
@@ -128,16 +125,33 @@ class TransferMessage(Message):
             self._crc = crc
         return StoredForm(parts, len(prefix) + len(self.header) + len(body), self._crc)
 
-    def application_headers(self) -> Mapping[str, object]:
+    def headers(self) -> TypedMap:
         """Its application headers."""
+        headers: TypedMap = self._message_properties().get("application_headers") or EMPTY_MAP
+        return headers
+
+    def properties(self) -> Properties:
+        """Its message-properties."""
+        values = self._message_properties()
+        reply_to: ReplyTo | None = values.get("reply_to")
+        return Properties(
+            message_id=values.get("message_id"),
+            correlation_id=values.get("correlation_id"),
+            user_id=values.get("user_id"),
+            app_id=values.get("app_id"),
+            reply_to=None if reply_to is None else ReplyAddress(reply_to.exchange or "", reply_to.routing_key or ""),
+            content_type=values.get("content_type"),
+            content_encoding=values.get("content_encoding"),
+            headers=values.get("application_headers") or EMPTY_MAP,
+        )
+
+    def _message_properties(self) -> dict[str, Any]:
+        """The fields of its message-properties; none where they cannot be read."""
         try:
             at = find_struct(self.header, _MESSAGE)
-            if at is None:
-                return _NO_HEADERS
-            headers = decode_struct(MESSAGE_PROPERTIES, self.header, *at)["application_headers"]
-            return _NO_HEADERS if headers is None else plain_map(headers)
+            return {} if at is None else decode_struct(MESSAGE_PROPERTIES, self.header, *at)
         except Amqp010Error:
-            return _NO_HEADERS
+            return {}
 
     def with_number(self, name: str, number: int) -> TransferMessage:
         """The same message with the application header `name`, an int64, in place of one that it may have.
@@ -271,11 +285,11 @@ def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
     return (len(method) + len(head) + length).to_bytes(HEADER_SIZE_BYTES, "big") + method + head
 
 
-def restore_message(data: bytes) -> TransferMessage:
-    """The message that a journal kept: by this broker or by qpidd.
+def restore_transfer(data: bytes) -> TransferMessage:
+    """The 0-10 message that a journal kept: by this broker or by qpidd.
 
     Raises:
-        BrokerRecordError: it is no stored 0-10 message.
+        BrokerRecordError: it is no such message.
     """
     header_end = HEADER_SIZE_BYTES + header_size(data)
     problem = frames_problem(data, len(data))

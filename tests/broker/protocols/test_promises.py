@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.amqp_0_10.transfer import restore_message
+from broker.protocols.amqp_0_10.transfer import restore_transfer
 from formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import UNLIMITED, Client, World
 
@@ -26,7 +26,7 @@ def test_a_transfer_is_completed_when_it_is_on_the_disk() -> None:
     client.world.store.end_flush()
     client.sync()
     assert client.completed == {*kept, *plain}
-    assert [restore_message(data).body for data in client.world.store.enqueued] == [b"1", b"2"]
+    assert [restore_transfer(data).body for data in client.world.store.enqueued] == [b"1", b"2"]
 
 
 def test_one_flush_for_a_turn_and_flushes_end_in_any_order() -> None:

@@ -17,7 +17,7 @@ from broker.protocols.amqp_0_10.transfer import (
     TransferMessage,
     find_struct,
     read_delivery_properties,
-    restore_message,
+    restore_transfer,
     split_header,
     user_id_of,
 )
@@ -27,6 +27,7 @@ from formats.amqp_0_10.packing import decode_struct
 from formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import decode_message_header, encode_message, header_size
+from formats.plain import plain_map
 from formats.values import typed_map
 from store.journal.enqueue_map import LIVE
 from tests.broker.protocols.world import header
@@ -74,7 +75,7 @@ def test_a_message_without_any_header() -> None:
     assert properties(message.header)["exchange"] == ""
     assert (message.routing_key, message.handling.priority, message.is_persistent) == ("", 4, False)
     assert (message.body, message.has_body) == (b"", False)
-    assert dict(message.application_headers()) == {}
+    assert dict(plain_map(message.headers())) == {}
 
 
 def test_what_is_alike_is_read_once_and_is_the_same() -> None:
@@ -124,7 +125,7 @@ def test_the_largest_header_can_be_kept_and_delivered() -> None:
     filler = (MOST_HEADER_BYTES - 4).to_bytes(4, "big") + b"\x7f\x7f\0\0" + bytes(MOST_HEADER_BYTES - 8)
     message = read(filler, b"x", "e" * 255)
     parts, size, _ = message.stored_form()
-    assert restore_message(b"".join(parts)).header == message.header
+    assert restore_transfer(b"".join(parts)).header == message.header
     assert size == sum(map(len, parts))
     late = TransferMessage(message.header, b"", "e" * 255, read_delivery_properties(b"", ""), NOW + 5)
     assert len(late.header_for_delivery(is_redelivered=True, now=NOW)) <= 0xFFFF - 12
@@ -136,7 +137,7 @@ def test_any_bytes_are_a_header_or_are_refused(head: bytes) -> None:
         message = read(head)
     except Amqp010Error:
         return
-    message.application_headers()
+    message.headers()
     delivered = message.header_for_delivery(is_redelivered=True, now=NOW)
     assert properties(delivered)["redelivered"]
     found, others = split_header(delivered)
@@ -171,7 +172,7 @@ def test_the_longest_life(head: bytes) -> None:
     message = read(head)
     assert properties(message.header_for_delivery(is_redelivered=True, now=NOW))["ttl"] > 1 << 62
     parts, _, _ = message.stored_form()
-    assert restore_message(b"".join(parts)).expires_at > NOW
+    assert restore_transfer(b"".join(parts)).expires_at > NOW
 
 
 def test_the_redelivered_bit_and_nothing_else() -> None:
@@ -202,12 +203,12 @@ def test_what_is_kept_is_what_came(head: Callable[[], bytes], body: bytes | None
     parts, size, _ = message.stored_form()
     data = b"".join(parts)
     assert len(data) == size
-    restored = restore_message(data)
+    restored = restore_transfer(data)
     assert (restored.header, restored.body, restored.has_body) == (message.header, body or b"", body is not None)
     for name in ("exchange", "routing_key", "handling", "is_persistent"):
         assert getattr(restored, name) == getattr(message, name)
     assert 0 <= restored.expires_at - message.expires_at < 1
-    assert dict(restored.application_headers()) == dict(message.application_headers())
+    assert dict(plain_map(restored.headers())) == dict(plain_map(message.headers()))
     kept = decode_message_header(data[4 : 4 + header_size(data)])
     assert (kept.exchange, kept.routing_key or "") == ("amq.topic", message.routing_key)
 
@@ -215,7 +216,7 @@ def test_what_is_kept_is_what_came(head: Callable[[], bytes], body: bytes | None
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\x10abc", bytes(40), b"\0\0\0\x04\0\0\0\0" + bytes(20)])
 def test_what_is_no_message(data: bytes) -> None:
     with pytest.raises(BrokerRecordError):
-        restore_message(data)
+        restore_transfer(data)
 
 
 @given(st.binary(max_size=40), st.integers(0, 200), st.integers(0, 255))
@@ -223,15 +224,15 @@ def test_damaged_messages_are_read_or_refused(body: bytes, place: int, value: in
     data = bytearray(encode_message(body, destination="e", delivery_properties={"routing_key": "key", "exchange": "e"}))
     data[place % len(data)] = value
     try:
-        message = restore_message(bytes(data))
+        message = restore_transfer(bytes(data))
     except BrokerRecordError:
         return
-    message.application_headers()
+    message.headers()
     message.header_for_delivery(is_redelivered=True, now=NOW)
 
 
 def test_a_message_without_delivery_properties_that_qpidd_left() -> None:
-    message = restore_message(encode_message(b"x", destination=""))
+    message = restore_transfer(encode_message(b"x", destination=""))
     assert (message.exchange, message.routing_key, message.body) == ("", "", b"x")
     assert encode_struct(DELIVERY_PROPERTIES, {"exchange": ""}) == message.header
 
@@ -240,7 +241,7 @@ def test_every_message_that_qpidd_left_is_as_qpidd_has_it(legacy_store: StoreFix
     kept = content_of(legacy_store.path).queues
     count = 0
     for queue in legacy_store.recovered["queues"]:
-        restored = [restore_message(data) for state, _, data in kept[queue["name"]] if state == LIVE]
+        restored = [restore_transfer(data) for state, _, data in kept[queue["name"]] if state == LIVE]
         if queue["name"] == "fx.prio":  # qpidd gives the urgent ones first
             restored.sort(key=lambda message: -message.handling.priority)
         for message, expected in zip(restored, queue["messages"], strict=True):
@@ -248,8 +249,8 @@ def test_every_message_that_qpidd_left_is_as_qpidd_has_it(legacy_store: StoreFix
             assert (message.exchange, message.routing_key) == (expected["exchange"], expected["routing_key"])
             assert message.is_persistent == (expected["delivery_mode"] == 2)
             assert message.handling.priority == expected.get("priority", 4)
-            assert message.application_headers().get("sn") == expected.get("sn")
-            again = restore_message(b"".join(message.stored_form().parts))
+            assert plain_map(message.headers()).get("sn") == expected.get("sn")
+            again = restore_transfer(b"".join(message.stored_form().parts))
             assert (again.header, again.body, again.has_body) == (message.header, message.body, message.has_body)
             count += 1
     assert count > 0

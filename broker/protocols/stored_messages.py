@@ -1,0 +1,105 @@
+"""From what a journal kept to messages: each stored form has its restorer.
+
+    form                                                     restorer
+    -------------------------------------------------------  ------------------------------------------------
+    AMQP 0-10: the frames of a transfer, then the content    `amqp_0_10.transfer.restore_transfer`
+    AMQP 1.0: sections                                       `StoredSections`: kept as they are, and delivered
+                                                             in the form of a consumer's own protocol
+
+Source: formats page, section 9.
+"""
+
+from __future__ import annotations
+
+from broker.content import Content
+from broker.errors import InvalidArgumentError
+from broker.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
+from broker.protocols.amqp_0_10.transfer import restore_transfer
+from formats.broker_records.amqp_1_0_content import application_properties, content_of
+from formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
+from formats.checksum import extend_crc32c
+from formats.values import TypedMap, TypedValue
+
+_MARK = bytes(MARK_BYTES)
+
+
+def restore_message(data: bytes) -> Message:
+    """The message that a journal kept: by this broker or by qpidd, whatever protocol it came in.
+
+    Raises:
+        BrokerRecordError: it is none.
+    """
+    if data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + MARK_BYTES] == _MARK:
+        return StoredSections(data)
+    return restore_transfer(data)
+
+
+class StoredSections(Message):
+    """An AMQP 1.0 message of a store that qpidd wrote.
+
+    It was routed before it was stored, and tells no exchange. Its ttl counts from a time that nothing tells: only an
+    absolute expiry time ends its life.
+
+    Args:
+        data: the record's.
+
+    Raises:
+        BrokerRecordError: it is not made of whole sections.
+    """
+
+    __slots__ = ("_data", "_properties", "_sections")
+
+    def __init__(self, data: bytes) -> None:
+        end = HEADER_SIZE_BYTES + header_size(data)
+        if not HEADER_SIZE_BYTES + MARK_BYTES <= end == len(data):
+            size = len(data) - HEADER_SIZE_BYTES
+            raise BrokerRecordError(f"a header of {end - HEADER_SIZE_BYTES} bytes, where its sections take {size}", 0)
+        decoded = decode_sections(data[HEADER_SIZE_BYTES:end])
+        assert decoded.amqp_1_0 is not None
+        sections = decoded.amqp_1_0
+        self._data, self._sections = data, sections
+        self._properties = Properties(
+            message_id=decoded.message_id,
+            correlation_id=decoded.correlation_id,
+            user_id=decoded.user_id,
+            reply_to=_reply_address(decoded.reply_to),
+            content_type=decoded.content_type,
+            content_encoding=decoded.content_encoding,
+            subject=sections.subject,
+        )
+        self.exchange = ""
+        self.routing_key = sections.subject or ""
+        self.body = b""
+        self.size = len(data)
+        self.is_persistent = True
+        self.handling = PLAIN_HANDLING
+        if decoded.priority is not None:
+            self.handling = PLAIN_HANDLING._replace(priority=decoded.priority)
+        self.expires_at = (sections.absolute_expiry_time or 0) / 1000
+
+    def stored_form(self) -> StoredForm:
+        """What a journal keeps of it: what it kept before."""
+        return StoredForm((self._data,), len(self._data), extend_crc32c(0, self._data))
+
+    def headers(self) -> TypedMap:
+        """Its application properties."""
+        return application_properties(self._data[HEADER_SIZE_BYTES:], self._sections)
+
+    def properties(self) -> Properties:
+        """Its properties."""
+        return self._properties._replace(headers=self.headers())
+
+    def content(self) -> Content | TypedValue:
+        """What its body sections hold. Raises BrokerRecordError."""
+        return content_of(self._data[HEADER_SIZE_BYTES:], self._sections)
+
+    def with_number(self, name: str, number: int) -> Message:
+        """It cannot be numbered."""
+        raise InvalidArgumentError(f"an AMQP 1.0 message of a store cannot get the header {name} ({number})")
+
+
+def _reply_address(reply_to: object) -> ReplyAddress | None:
+    """An address of AMQP 1.0, `node` or `node/subject`, as qpidd translates it: the node is taken for a queue."""
+    return ReplyAddress("", reply_to) if isinstance(reply_to, str) else None

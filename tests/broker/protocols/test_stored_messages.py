@@ -1,0 +1,211 @@
+"""AMQP 1.0 messages of qpidd's stores: kept as they are, and delivered to clients of AMQP 0-10."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import InvalidArgumentError
+from broker.message import Message, ReplyAddress
+from broker.protocols.amqp_0_10.conversion import as_transfer
+from broker.protocols.amqp_0_10.transfer import TransferMessage
+from broker.protocols.stored_messages import StoredSections, restore_message
+from formats.amqp_0_10.maps import decode_map
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.messages import decode_message_header, encode_message
+from formats.plain import plain_map
+from tests.broker.protocols.world import World
+
+ID = uuid.UUID("009d81a8-a354-5f1a-a533-f41953f85ed6")
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return b"\xa1%c%b" % (len(raw), raw)
+
+
+def binary(value: bytes) -> bytes:
+    return b"\xb0" + len(value).to_bytes(4, "big") + value
+
+
+def compound(constructor: int, *items: bytes) -> bytes:
+    body = len(items).to_bytes(4, "big") + b"".join(items)
+    return bytes([constructor]) + len(body).to_bytes(4, "big") + body
+
+
+def section(code: int, value: bytes) -> bytes:
+    return b"\x00\x53%c%b" % (code, value)
+
+
+def stored(*sections: bytes) -> bytes:
+    header = b"\0\0\0\0" + b"".join(sections)
+    return len(header).to_bytes(4, "big") + header
+
+
+def list_of(*items: bytes) -> bytes:
+    return compound(0xD0, *items)
+
+
+def map_of(*items: bytes) -> bytes:
+    return compound(0xD1, *items)
+
+
+NULL, TRUE = b"\x40", b"\x41"
+DURABLE = section(0x70, list_of(TRUE, b"\x50\x07"))
+FULL = stored(
+    DURABLE,
+    section(
+        0x73,
+        list_of(
+            b"\x98" + ID.bytes, binary(b"guest"), text("q"), text("news"), text("answers"), text("c-1"),
+            b"\xa3\x09text/html", b"\xa3\x04gzip",
+        ),
+    ),
+    section(0x74, map_of(text("n"), b"\x54\xff", text("id"), b"\x98" + ID.bytes, text("raw"), binary(b"\xff"))),
+    section(0x75, binary(b"hello")),
+    section(0x75, binary(b" world")),
+)  # fmt: skip
+
+
+def converted(data: bytes) -> TransferMessage:
+    message = restore_message(data).converted(as_transfer)
+    assert message is not None
+    return message
+
+
+def header_of(message: TransferMessage) -> Any:
+    stored_form = b"".join(message.stored_form().parts)
+    return decode_message_header(stored_form[4 : 4 + int.from_bytes(stored_form[:4], "big")])
+
+
+def test_a_message_is_kept_as_it_came() -> None:
+    message = restore_message(FULL)
+    assert isinstance(message, StoredSections)
+    form = message.stored_form()
+    assert (b"".join(form.parts), form.size, message.size) == (FULL, len(FULL), len(FULL))
+    assert (message.is_persistent, message.handling.priority, message.routing_key) == (True, 7, "news")
+    assert restore_message(b"".join(form.parts)).stored_form() == form
+
+
+def test_its_properties_are_neutral() -> None:
+    properties = restore_message(FULL).properties()
+    assert properties.message_id == str(ID)
+    assert (properties.correlation_id, properties.user_id) == ("c-1", b"guest")
+    assert properties.reply_to == ReplyAddress("", "answers")
+    assert (properties.content_type, properties.content_encoding, properties.subject) == ("text/html", "gzip", "news")
+    assert [(name, typed.type.name, typed.value) for name, typed in properties.headers.entries] == [
+        ("n", "int32", -1), ("id", "uuid", ID), ("raw", "vbin16", b"\xff"),
+    ]  # fmt: skip
+
+
+def test_all_of_it_reaches_a_client_of_0_10() -> None:
+    transfer = converted(FULL)
+    header = header_of(transfer)
+    assert transfer.body == b"hello world"
+    assert (header.message_id, header.correlation_id, header.user_id) == (str(ID), b"c-1", b"guest")
+    assert (header.reply_to, header.content_type, header.content_encoding) == (("", "answers"), "text/html", "gzip")
+    assert (header.routing_key, header.priority, header.delivery_mode) == ("news", 7, 2)
+    assert header.headers == {"n": -1, "id": str(ID), "raw": "ff", "qpid.subject": "news"}
+    assert header.header_types == {"n": "int32", "id": "uuid", "raw": "vbin16", "qpid.subject": "str16"}
+
+
+def test_what_was_converted_is_kept() -> None:
+    message = restore_message(FULL)
+    assert message.converted(as_transfer) is message.converted(as_transfer)
+
+
+def test_a_message_id_that_is_no_uuid_is_a_header() -> None:
+    transfer = converted(stored(section(0x73, list_of(text("id-1")))))
+    assert header_of(transfer).message_id is None
+    assert plain_map(transfer.headers()) == {"x-amqp-message-id": "id-1"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "content_type", "body"),
+    [
+        ([], None, b""),
+        ([section(0x77, text("€"))], "text/plain", "€".encode()),
+        ([section(0x77, binary(b"\xff"))], None, b"\xff"),
+        ([section(0x77, NULL)], None, b""),
+        ([section(0x77, b"\x54\x07")], "text/plain", b"7"),
+        ([section(0x77, b"\x98" + ID.bytes)], "text/plain", str(ID).encode()),
+    ],
+)
+def test_content(sections: list[bytes], content_type: str | None, body: bytes) -> None:
+    transfer = converted(stored(*sections))
+    assert (header_of(transfer).content_type, transfer.body) == (content_type, body)
+
+
+def test_a_map_and_lists() -> None:
+    transfer = converted(stored(section(0x77, map_of(text("a"), list_of(TRUE, text("x"))))))
+    assert header_of(transfer).content_type == "amqp/map"
+    assert isinstance(transfer.body, bytes)
+    assert plain_map(decode_map(transfer.body)) == {"a": [True, "x"]}
+    transfer = converted(stored(section(0x76, list_of(TRUE)), section(0x76, list_of(text("x")))))
+    assert header_of(transfer).content_type == "amqp/list"
+    assert transfer.body == bytes.fromhex("0000000a00000002080195000178")  # fmt: skip
+
+
+def test_what_0_10_cannot_carry_is_for_others() -> None:
+    long = section(0x74, map_of(*(item for n in range(300) for item in (text(f"h{n}"), binary(b"x" * 250)))))
+    both = section(0x75, binary(b"x")) + section(0x77, text("y"))
+    for data in (stored(long), stored(both)):
+        assert restore_message(data).converted(as_transfer) is None
+
+
+def test_an_expiry_time_counts_and_a_ttl_does_not() -> None:
+    times = list_of(*[NULL] * 8, b"\x83" + (1_900_000_000_500).to_bytes(8, "big"))
+    assert restore_message(stored(section(0x73, times))).expires_at == 1_900_000_000.5
+    assert restore_message(stored(section(0x70, list_of(TRUE, NULL, b"\x52\x05")))).expires_at == 0
+
+
+def test_it_cannot_be_numbered() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"AMQP 1\.0"):
+        restore_message(FULL).with_number("n", 1)
+
+
+def test_0_10_messages_are_restored_as_before() -> None:
+    message: Message = restore_message(encode_message(b"x", destination=""))
+    assert isinstance(message, TransferMessage)
+    assert message.converted(as_transfer) is not None
+
+
+@given(st.binary(max_size=80) | st.binary(max_size=80).map(lambda raw: stored(raw)))
+def test_hostile_records(data: bytes) -> None:
+    try:
+        message = restore_message(data)
+    except BrokerRecordError:
+        return
+    message.properties()
+    message.converted(as_transfer)
+
+
+@given(st.integers(0, len(FULL) - 1), st.integers(1, 255))
+def test_flipped_bytes(at: int, flip: int) -> None:
+    raw = bytearray(FULL)
+    raw[at] ^= flip
+    try:
+        message = restore_message(bytes(raw))
+    except BrokerRecordError:
+        return
+    message.properties()
+    message.converted(as_transfer)
+
+
+def test_consumers_of_0_10_get_what_they_can_take() -> None:
+    world = World()
+    client = world.open_client()
+    client.declare("q")
+    client.sync()
+    queue = world.broker.queues["q"]
+    both = section(0x75, binary(b"x")) + section(0x77, text("y"))
+    for data in (stored(both), FULL, stored(both), stored(section(0x75, binary(b"last")))):
+        queue.add(restore_message(data), 0)
+    client.subscribe("q")
+    client.sync()
+    assert client.take() == [b"hello world", b"last"]
+    assert queue.message_count - queue.acquired_count == 2
