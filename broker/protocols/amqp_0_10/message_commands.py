@@ -7,26 +7,24 @@
     subscribe, cancel, set-flow-mode, flow, flush, stop      a consumer and its credit
     resume      how much is here of a message whose transfer was interrupted (see `interrupted`)
 
-Each takes the session, the command's number and its fields. Those for which something is written are held until it is
-on the disk.
+The model says what accept, reject, release and an exclusive consumer mean (`settlement`). Each command takes the
+session, its number and its fields. Those for which something is written are held until it is on the disk.
 
 Source: AMQP 0-10, class message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import (
     IllegalArgumentError,
     InvalidArgumentError,
-    ModelError,
     NotAllowedError,
     NotFoundError,
     NotImplementedByBrokerError,
     ResourceLimitExceededError,
-    ResourceLockedError,
 )
 from broker.protocols.amqp_0_10.deliveries import Delivery
 from broker.protocols.amqp_0_10.sequence import wrap_ranges
@@ -34,6 +32,7 @@ from broker.protocols.amqp_0_10.subscription import Subscription
 from broker.queues.argument_table import as_text, shown
 from broker.queues.entry import Entry
 from broker.queues.queue import Queue
+from broker.settlement import Settled, accept, reject, release, subscribe
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_result
 from formats.values import TypedMap
@@ -58,70 +57,32 @@ def _accept(session: ServerSession, number: int, values: _Values) -> None:
         for delivery in session.deliveries.accept_at_commit(values["transfers"], session.sent):
             session.transaction.accept(delivery.subscription.queue, delivery.entry)
         return
-    is_written = False
-    for delivery in session.deliveries.settle(values["transfers"], session.sent):
-        queue = delivery.subscription.queue
-        if not queue.is_deleted and queue.dequeue(delivery.entry):
-            is_written = True
-    if is_written:
+    settled = accept(_acquired(session.deliveries.settle(values["transfers"], session.sent)))
+    if settled is Settled.SYNCED:
         session.hold(number)
 
 
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
-    moves: list[tuple[Queue, Entry]] = []
-    is_written = False
-    for delivery in _take_back(session, values):
-        queue = delivery.subscription.queue
-        if queue.is_deleted:
-            continue
-        if queue.alternate is not None:
-            moves.append((queue, delivery.entry))
-        elif queue.dequeue(delivery.entry):
-            is_written = True
-    if moves:
-        _move(session, number, moves, is_written=is_written)
-    elif is_written:
-        session.hold(number)
-
-
-def _move(session: ServerSession, number: int, moves: list[tuple[Queue, Entry]], *, is_written: bool) -> None:
-    """Move rejected messages; the command is completed when they are where they go, and nowhere else.
-
-    Args:
-        session: whose messages they are.
-        number: of the command.
-        moves: what goes where.
-        is_written: whether others were rejected as well, and what was written for them is waited for too.
-    """
-    session.postpone(number)
-    left = len(moves) + is_written
-
     def done(error: Exception | None) -> None:
-        nonlocal left
-        left -= 1
         if error is not None:
             session.fail([[number, number]], error)
-        elif not left:
+        else:
             session.completed_later(number)
 
-    if is_written:
-        session.broker.turn.when_synced(done)
-    for index, (queue, entry) in enumerate(moves):
-        assert queue.alternate is not None
-        try:
-            session.broker.move(queue, entry, queue.alternate, done)
-        except ModelError:
-            for source, kept in moves[index:]:
-                source.release(kept, is_redelivered=True)
-            raise
+    settled = reject(session.broker, _acquired(_take_back(session, values)), done)
+    if settled is Settled.SYNCED:
+        session.hold(number)
+    elif settled is Settled.LATER:
+        session.postpone(number)
 
 
 def _release(session: ServerSession, _number: int, values: _Values) -> None:
-    is_redelivered = bool(values["set_redelivered"])
-    for delivery in _take_back(session, values):
-        queue = delivery.subscription.queue
-        if not queue.is_deleted:
-            queue.release(delivery.entry, is_redelivered=is_redelivered)
+    release(_acquired(_take_back(session, values)), is_redelivered=bool(values["set_redelivered"]))
+
+
+def _acquired(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
+    """The queues and entries of what was delivered."""
+    return ((delivery.subscription.queue, delivery.entry) for delivery in deliveries)
 
 
 def _take_back(session: ServerSession, values: _Values) -> Iterator[Delivery]:
@@ -151,14 +112,10 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
     if accept_mode not in _ACCEPT_MODES or acquire_mode not in _ACQUIRE_MODES:
         raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode}")
-    if queue.exclusive_consumer is not None or (values["exclusive"] and queue.consumer_count):
-        raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer, or another one")
     acquires = acquire_mode == AcquireMode.PRE_ACQUIRED
     subscription = Subscription(session, destination, queue, accept_mode, acquires=acquires)
+    subscribe(queue, subscription, exclusive=bool(values["exclusive"]))
     session.subscriptions[destination] = subscription
-    queue.add_consumer(subscription)
-    if values["exclusive"]:
-        queue.exclusive_consumer = subscription
 
 
 def _check_selector(arguments: TypedMap | None) -> None:
