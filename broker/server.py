@@ -29,7 +29,7 @@ from broker.log_budget import LogBudget
 from broker.logs import WARNING, log_of
 from broker.memory import State
 from broker.pressure import Pressure
-from broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from broker.protocols.table import Protocols
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.security.users import Users
@@ -58,6 +58,7 @@ class Server:
         connections: those that there are.
         refused: those that are one too many, until they are told so.
         too_many: lines about them.
+        foreign_clients: lines about clients of protocols that the broker does not speak.
         held_publishers: those that are not read since memory is short, and since when.
     """
 
@@ -67,10 +68,11 @@ class Server:
         users = None if settings.user_file is None else Users(settings.user_file)
         self.authentication = Authentication(is_on=settings.auth, realm=settings.realm, users=users)
         self.loop = asyncio.get_running_loop()
-        self.sessions = SessionRegistry(broker)
+        self.protocols = Protocols(broker, self.authentication)
         self.connections: dict[SocketConnection, None] = {}
         self.refused: dict[SocketConnection, None] = {}
         self.too_many = LogBudget(_LOG, WARNING, "clients beyond the limit of connections")
+        self.foreign_clients = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._password_checks = ThreadPoolExecutor(self.settings.password_checks, "password-check")
@@ -83,7 +85,7 @@ class Server:
         broker.turn.is_idle = self._is_idle
         broker.turn.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self._memory_changed
-        broker.unfinished_bytes = lambda: self.sessions.budget.used + self.sessions.interrupted.used
+        broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)
 
     # ---- listening ----
@@ -173,8 +175,9 @@ class Server:
         self._look_after_store()
         for connection in list(self.connections):
             connection.tick(now)
-        self.sessions.tick(now)
+        self.protocols.tick(now)
         self.too_many.tick(now)
+        self.foreign_clients.tick(now)
         for queue in self.broker.idle_queues.take_due():
             self.run(self.broker.wiring.delete_if_unused(queue), _nobody_waits)
         self.pressure.forget()
@@ -257,7 +260,7 @@ class Server:
             connection.abort()
         while self.connections or self.refused:
             await asyncio.sleep(0)  # they are lost in the loop's next turn, and may have work to do then
-        self.sessions.close()
+        self.protocols.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self.broker.wiring.finish()

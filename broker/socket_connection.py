@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from broker.errors import ModelError
 from broker.logs import DEBUG, INFO, log_of
 from broker.memory import State
-from broker.protocols.amqp_0_10 import traced_connection
-from broker.protocols.amqp_0_10.connection import Phase
-from broker.protocols.amqp_0_10.server_connection import ServerConnection
-from broker.protocols.amqp_0_10.traced_connection import TracedConnection
+from broker.protocols.detection import foreign_client
+from broker.protocols.machine import Machine, Peer
+from broker.protocols.table import HEADER_BYTES
 from broker.security.mechanisms import Failure, PasswordCheck, Success
-from formats.amqp_0_10.codes import CloseCode
 
 if TYPE_CHECKING:
     from broker.server import Server
@@ -46,13 +44,14 @@ class SocketConnection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._machine: ServerConnection | None = None
+        self._machine: Machine | None = None
+        self._begun = b""  # what came before it is known which protocol it is
         self._reasons: set[object] = set()  # for not reading
         self._opened = time.monotonic()
         self._closed = 0.0
         self._unsent = 0
         self._is_catching_up = False
-        self._peer = ""
+        self._peer = Peer("", is_local=False)
 
     # ---- asyncio ----
 
@@ -61,11 +60,11 @@ class SocketConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         server = self._server
         peer = transport.get_extra_info("peername")
-        self._peer = _shown(peer)
+        address = _shown(peer)
         is_one_too_many = len(server.connections) >= server.settings.max_connections
         if is_one_too_many:
             text = "Client max connection count limit exceeded: %d; %s is refused"
-            server.too_many.write(time.monotonic(), text, server.settings.max_connections, self._peer)
+            server.too_many.write(time.monotonic(), text, server.settings.max_connections, address)
             if len(server.refused) >= _MOST_REFUSED:
                 self._transport.abort()
                 return
@@ -73,38 +72,49 @@ class SocketConnection(asyncio.Protocol):
             server.loop.call_later(_REFUSAL_SECONDS, self.abort)
         else:
             server.connections[self] = None
-            _LOG.debug("Client %s: connected", self._peer)
+            _LOG.debug("Client %s: connected", address)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         with contextlib.suppress(OSError):
             transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, int(server.settings.tcp_nodelay)
             )
-        make = TracedConnection if traced_connection.is_wanted() else ServerConnection
-        self._machine = make(
-            self,
-            server.sessions,
-            server.broker.turn,
-            server.settings,
-            server.authentication,
-            is_local=bool(peer) and ipaddress.ip_address(peer[0]).is_loopback,
-            now=time.monotonic,
-            refusal="the broker has as many connections as it may have" if is_one_too_many else "",
-            peer=self._peer,
-        )
-        if server.broker.memory.state is not State.AMPLE:
-            self.watch_memory(is_short=True)
+        is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
+        refusal = "the broker has as many connections as it may have" if is_one_too_many else ""
+        self._peer = Peer(address, is_local, refusal)
 
     def data_received(self, data: bytes) -> None:
         """The socket has brought something."""
         machine = self._machine
         if machine is None:
-            return
+            data = self._begun = self._begun + data
+            machine = self._machine = self._detect(data)
+            if machine is None:
+                return
+            self._begun = b""
         self._server.work_begins()
         try:
             self._work(machine.receive, data)
             self._look_after(machine, has_more=len(data) >= _FULL_READ)
         except MemoryError:
             self._out_of_memory(machine)
+
+    def _detect(self, begin: bytes) -> Machine | None:
+        """The machine that speaks what a client that begins so does; None if it has not said so yet, or is refused."""
+        server = self._server
+        if self._transport is None or self._transport.is_closing() or not server.protocols.is_decided(begin):
+            return None
+        connections = server.protocols.find(begin)
+        if connections is None:
+            text = "Refused %s from %s: this broker speaks %s"
+            client = foreign_client(begin[:HEADER_BYTES])
+            server.foreign_clients.write(time.monotonic(), text, client, self._peer.address, server.protocols.names)
+            self._transport.write(server.protocols.answer)
+            self._transport.close()
+            return None
+        machine = connections.connect(self, self._peer)
+        if server.broker.memory.state is not State.AMPLE:
+            machine.watch_memory(is_short=True)
+        return machine
 
     def _work(self, work: Callable[..., None], *arguments: bytes) -> None:
         """Do this, and see what it has written to which journals."""
@@ -120,10 +130,9 @@ class SocketConnection(asyncio.Protocol):
         if written:
             server.pressure.after(self, written)
 
-    def _look_after(self, machine: ServerConnection, *, has_more: bool) -> None:
+    def _look_after(self, machine: Machine, *, has_more: bool) -> None:
         """Read on only when what was read is worked off, and others have had their turn."""
-        if machine.transfers.has_published:
-            machine.transfers.has_published = False
+        if machine.take_published():
             self.stop_reading(self._server.broker.memory)
             self._server.held_publishers[self] = time.monotonic()
         if machine.is_paused:
@@ -135,7 +144,7 @@ class SocketConnection(asyncio.Protocol):
     def catch_up(self) -> None:
         """Others have had their turn: go on with what was read, or read on."""
         machine = self._machine
-        if machine is None or machine.is_paused or machine.phase is Phase.CLOSED:
+        if machine is None or machine.is_paused or machine.is_closed:
             return  # whoever ends a pause comes here
         if self._server.pressure.holds(self._reasons) or self._server.broker.memory in self._reasons:
             return  # and so do these
@@ -156,20 +165,20 @@ class SocketConnection(asyncio.Protocol):
     def watch_memory(self, *, is_short: bool) -> None:
         """Memory is short, or ample again."""
         if self._machine is not None:
-            self._machine.transfers.watch_memory(is_short=is_short)
+            self._machine.watch_memory(is_short=is_short)
 
-    def _out_of_memory(self, machine: ServerConnection) -> None:
+    def _out_of_memory(self, machine: Machine) -> None:
         """What the client sent was not worked off, or not all of it: nothing that follows can be."""
-        self._server.broker.memory.exhausted(f"Client {self._peer}")
+        self._server.broker.memory.exhausted(f"Client {self._peer.address}")
         try:
-            machine.close(CloseCode.CONNECTION_FORCED, "the broker is out of memory")
+            machine.force_close("the broker is out of memory")
         except MemoryError:
             self.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The socket is closed."""
         level = INFO if self._machine is not None and self._machine.user else DEBUG
-        _LOG.log(level, "Client %s: disconnected", self._peer)
+        _LOG.log(level, "Client %s: disconnected", self._peer.address)
         self._server.connections.pop(self, None)
         self._server.refused.pop(self, None)
         self._server.held_publishers.pop(self, None)
@@ -240,19 +249,19 @@ class SocketConnection(asyncio.Protocol):
     def tick(self, now: float) -> None:
         """Some time has gone by."""
         machine = self._machine
-        if machine is None:
-            return
-        if self._reasons and self._is_alive():
-            machine.receive(b"")
-        machine.tick(now)
-        if machine.phase is Phase.CLOSED:
+        if machine is not None:
+            if self._reasons and self._is_alive():
+                machine.receive(b"")
+            machine.tick(now)
+        if machine is not None and machine.is_closed:
             self._closed = self._closed or now
             if now - self._closed > _LINGER_SECONDS:
                 self.abort()
             return
         limit = self._server.settings.negotiate_seconds
-        if machine.phase in (Phase.HEADER, Phase.NEGOTIATING) and now - self._opened > limit:
-            _LOG.info("Client %s: not let in: it has not opened its connection within %s seconds", self._peer, limit)
+        if (machine is None or machine.is_negotiating) and now - self._opened > limit:
+            text = "Client %s: not let in: it has not opened its connection within %s seconds"
+            _LOG.info(text, self._peer.address, limit)
             self.abort()
 
     def _is_alive(self) -> bool:
@@ -264,7 +273,9 @@ class SocketConnection(asyncio.Protocol):
     def shut_down(self) -> None:
         """The broker stops: tell the client."""
         if self._machine is not None:
-            self._machine.close(CloseCode.CONNECTION_FORCED, "the broker is shut down")
+            self._machine.force_close("the broker is shut down")
+        else:
+            self.close()
 
     def abort(self) -> None:
         """Close the socket at once."""

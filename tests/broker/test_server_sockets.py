@@ -110,7 +110,7 @@ def test_messages_that_nobody_reads_are_purged_when_they_have_expired(
         async with served(queue_purge_seconds=seconds) as found:
             ticks: list[float] = []
             monkeypatch.setattr(found.broker, "expire", lambda: looks.append(None))
-            monkeypatch.setattr(found.server.sessions, "tick", ticks.append)
+            monkeypatch.setattr(found.server.protocols, "tick", ticks.append)
             await found.until(lambda: len(ticks) > 20)
             if seconds:
                 await found.until(lambda: len(looks) >= 2)
@@ -352,7 +352,8 @@ def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path) -> No
             await found.server.close()
             assert not found.server.connections
             assert found.broker.queues["much"].acquired_count == 0
-            assert len(found.server.sessions) == 0
+            connections: Any = found.server.protocols.find(PROTOCOL_HEADER)
+            assert len(connections.sessions) == 0
             peer.close()
 
     run(test())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.content import Content
 from broker.errors import ModelError
@@ -25,7 +25,7 @@ from broker.protocols.amqp_0_10.session import DetachError, State, detach_reason
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from broker.protocols.amqp_0_10.streaming import Stream
 from broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader
-from broker.protocols.detection import foreign_client
+from broker.protocols.machine import Host
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
 from broker.settings import BrokerSettings
@@ -38,25 +38,6 @@ _LOG: Final = log_of("Protocol")
 ROOM: Final = 64 * 1024  # bytes that one connection is sent before others have their turn
 AT_ONCE: Final = 128  # transfers and other frames that are taken from one connection, likewise
 _MOST_SASL_STEPS: Final = 10
-
-
-class Host(Protocol):
-    """What runs a connection: the event loop and the socket."""
-
-    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run what takes time, and call `done` with what went wrong."""
-
-    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
-        """Check a password beside the event loop."""
-
-    def resumed(self) -> None:
-        """The connection goes on after a pause."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-
-    def close(self) -> None:
-        """Close the socket when all is sent."""
 
 
 class ServerConnection(Connection[ServerSession]):
@@ -168,6 +149,29 @@ class ServerConnection(Connection[ServerSession]):
             if self.streams:
                 self.has_output()
 
+    @property
+    def is_negotiating(self) -> bool:
+        """Whether the client is not let in yet."""
+        return self.phase in (Phase.HEADER, Phase.NEGOTIATING)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more will come or go."""
+        return self.phase is Phase.CLOSED
+
+    def watch_memory(self, *, is_short: bool) -> None:
+        """As `Machine.watch_memory`."""
+        self.transfers.watch_memory(is_short=is_short)
+
+    def take_published(self) -> bool:
+        """As `Machine.take_published`."""
+        has_published, self.transfers.has_published = self.transfers.has_published, False
+        return has_published
+
+    def force_close(self, text: str) -> None:
+        """As `Machine.force_close`."""
+        self.close(CloseCode.CONNECTION_FORCED, text)
+
     def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
         """As `Connection.close`: and no message goes out after it, only to come back as redelivered."""
         super().close(code, text)
@@ -207,12 +211,10 @@ class ServerConnection(Connection[ServerSession]):
     # ---- negotiation ----
 
     def on_header(self, header: bytes) -> None:
-        """The client's header: any other than 0-10 is answered with ours, and that is all."""
+        """The client's header. Any other than 0-10, which no socket hands on, is answered with ours, and the end."""
         self.output.append(PROTOCOL_HEADER)
         self.has_output()
         if header != PROTOCOL_HEADER:
-            text = "Refused %s from %s: this broker speaks AMQP 0-10"
-            self._registry.foreign_clients.write(self._now(), text, foreign_client(header), self._peer)
             self.closed()
             return
         mechanisms = self._authentication.mechanisms(is_local=self._is_local)

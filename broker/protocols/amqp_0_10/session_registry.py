@@ -28,7 +28,7 @@ class SessionRegistry:
         budget: what the messages may hold of which a part has come, over all connections; one of the largest may come
             in any case.
         interrupted: messages of which a part has come, and whose senders may go on with them.
-        failed_logins, foreign_clients: lines about clients that are not let in.
+        failed_logins: lines about clients that are not let in.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -37,7 +37,6 @@ class SessionRegistry:
         self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
         self.interrupted = InterruptedMessages(settings)
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
-        self.foreign_clients = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # until when it is kept, in order of being detached
 
@@ -77,7 +76,6 @@ class SessionRegistry:
         """End the sessions whose timeout is over, and forget what was kept long enough."""
         self.interrupted.tick(now)
         self.failed_logins.tick(now)
-        self.foreign_clients.tick(now)
         for session, until in list(self._detached.items()):
             if until <= now:
                 self.end(session)

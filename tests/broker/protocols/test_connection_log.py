@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.log_budget import MAX_LINES, PERIOD_SECONDS
-from broker.protocols.detection import foreign_client
 from broker.security.authentication import Authentication
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
@@ -13,21 +12,6 @@ from formats.values import typed_map
 from tests.broker.protocols.test_connection import Passwords
 from tests.broker.protocols.world import Client, World
 
-FOREIGN = {
-    b"AMQP\x00\x00\x09\x01": "an AMQP 0-9-1 client",
-    b"AMQP\x01\x01\x09\x01": "an AMQP 0-9-1 client",
-    b"AMQP\x01\x01\x00\x09": "an AMQP 0-9 client",
-    b"AMQP\x01\x01\x08\x00": "an AMQP 0-8 client",
-    b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",
-    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that asks for SASL",
-    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that asks for TLS",
-    b"AMQP\x09\x09\x09\x09": "a client of an AMQP version that is not known (header 41 4d 51 50 09 09 09 09)",
-    b"\x16\x03\x01\x02\x00\x01\x00\x01": "a TLS client",
-    b"GET / HT": "an HTTP client",
-    b"POST /ap": "an HTTP client",
-    b"SSH-2.0-": "a client of an unknown protocol (it began with b'SSH-2.0-')",
-    b"\n\x1b[2J\x00xy": "a client of an unknown protocol (it began with b'\\n\\x1b[2J\\x00xy')",
-}
 PROPERTIES = {
     "product": "qpid-cpp",
     "version": "1.39.0",
@@ -60,19 +44,6 @@ def log_in(world: World, mechanism: str, response: bytes | None, **properties: o
         done(check.run())
     client.sync()
     return client
-
-
-@pytest.mark.parametrize("begin", FOREIGN, ids=FOREIGN.values())
-def test_a_client_of_another_protocol_is_named_and_answered(begin: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    assert foreign_client(begin) == FOREIGN[begin]
-    client = World().connect()
-    client.machine._peer = "192.0.2.1:5"
-    client.send(begin + b"more")
-    assert bytes(client.host.output) == PROTOCOL_HEADER
-    assert client.host.is_closed
-    assert logged(caplog) == [
-        ("Protocol", "WARNING", f"Refused {FOREIGN[begin]} from 192.0.2.1:5: this broker speaks AMQP 0-10")
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""What a client speaks is found by its first bytes; one that speaks something else is named, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.protocols.detection import foreign_client
+from broker.protocols.table import TABLE
+from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from tests.support.served import served
+
+FOREIGN = {
+    b"AMQP\x00\x00\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x01\x01\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x01\x01\x00\x09": "an AMQP 0-9 client",
+    b"AMQP\x01\x01\x08\x00": "an AMQP 0-8 client",
+    b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",
+    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that asks for SASL",
+    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that asks for TLS",
+    b"AMQP\x09\x09\x09\x09": "a client of an AMQP version that is not known (header 41 4d 51 50 09 09 09 09)",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01": "a TLS client",
+    b"GET / HT": "an HTTP client",
+    b"POST /ap": "an HTTP client",
+    b"SSH-2.0-": "a client of an unknown protocol (it began with b'SSH-2.0-')",
+    b"\n\x1b[2J\x00xy": "a client of an unknown protocol (it began with b'\\n\\x1b[2J\\x00xy')",
+}
+
+
+def answer(*pieces: bytes) -> bytes:
+    """What the broker answers to these bytes, piece by piece, until it closes the connection or is silent."""
+
+    async def test() -> bytes:
+        async with served() as found:
+            reader, writer = await asyncio.open_connection("127.0.0.1", found.port)
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0.01)
+            try:
+                return await asyncio.wait_for(reader.read(len(PROTOCOL_HEADER)), 5)
+            finally:
+                if PROTOCOL_HEADER not in b"".join(pieces):
+                    assert await asyncio.wait_for(reader.read(), 5) == b"", "the connection is closed"
+                writer.close()
+
+    return asyncio.run(test())
+
+
+@pytest.mark.parametrize("begin", FOREIGN, ids=FOREIGN.values())
+def test_a_client_of_another_protocol_is_named_and_answered(begin: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    assert foreign_client(begin) == FOREIGN[begin]
+    assert answer(begin + b"more") == PROTOCOL_HEADER
+    told = [(each.name, each.levelname, each.getMessage()) for each in caplog.records if each.name == "Protocol"]
+    assert len(told) == 1
+    assert told[0][:2] == ("Protocol", "WARNING")
+    begins, _, ends = told[0][2].partition(" from 127.0.0.1:")
+    assert begins == f"Refused {FOREIGN[begin]}"
+    assert ends.endswith(": this broker speaks AMQP 0-10")
+
+
+@pytest.mark.parametrize("size", range(1, len(PROTOCOL_HEADER)))
+def test_a_header_may_come_in_pieces(size: int) -> None:
+    assert answer(PROTOCOL_HEADER[:size], PROTOCOL_HEADER[size:]) == PROTOCOL_HEADER
+
+
+@pytest.mark.parametrize("begin", [b"GET", b"\x16\x03\x01", b"AMQX"])
+def test_a_client_that_cannot_speak_amqp_is_not_waited_for(begin: bytes) -> None:
+    assert answer(begin) == PROTOCOL_HEADER
+
+
+def test_each_protocol_has_a_header_of_its_own() -> None:
+    headers = [each.header for each in TABLE]
+    assert len(set(headers)) == len(headers)
+    assert all(len(header) == 8 for header in headers)
