@@ -21,9 +21,9 @@ from broker.memory import MemoryCeiling
 from broker.message import Message
 from broker.queues.argument_table import unmet
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
+from broker.queues.composition import make_queue
 from broker.queues.entry import ACQUIRED, LEAVING, Entry
 from broker.queues.idle import IdleQueues
-from broker.queues.kinds import make_queue
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.store_protocol import LIVE, RecoveredQueue, Store
@@ -187,7 +187,8 @@ class Broker:
         kept = [queue for queue in queues if queue.keeps(message)]
         if not kept:
             for queue in queues:
-                queue.add(message, 0)
+                if queue.admits(message):
+                    queue.add(message, 0)
             return False
         assert self.store is not None
         parts, size, crc = message.stored_form()
@@ -202,7 +203,7 @@ class Broker:
                 queue.add_held(message, rid)
                 self.turn.written[queue] = None
                 self.turn.journals[queue.journal] = None
-            else:
+            elif queue.admits(message):
                 queue.add(message, 0)
         return True
 

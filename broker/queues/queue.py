@@ -33,6 +33,8 @@ from formats.values import EMPTY_MAP, TypedMap
 if TYPE_CHECKING:
     from broker.exchanges.exchange import Exchange
     from broker.message import Message
+    from broker.queues.eligibility import NoLocal
+    from broker.queues.limits import Reject
     from broker.store_protocol import Store
     from broker.turn import Turn
 
@@ -50,12 +52,12 @@ class Queue:
         arguments: of its declaration.
         store: the store that keeps it; None if it is not kept.
         journal: its journal in the store; any type that the store likes.
-        most_bytes: bytes that it holds at most; 0 for no limit.
-        overhead: bytes that each message counts in that besides its header and content.
+        limit: how much it holds, and what becomes of what is too much (`limits`); None for no limit.
+        eligibility: which messages it takes (`eligibility`); None for all.
         clock: seconds since 1970.
 
     Attributes:
-        name, durable, auto_delete, arguments, store, journal, most_bytes, overhead: as above.
+        name, durable, auto_delete, arguments, store, journal, limit, eligibility: as above.
         alternate: the exchange that gets what is rejected, and what is left when the queue is deleted.
         owner: whose it is alone; None if everybody may use it.
         message_count: messages on it, those that consumers hold included.
@@ -67,34 +69,11 @@ class Queue:
     """
 
     __slots__ = (
-        "_append",
-        "_barriers",
-        "_browsers",
-        "_clock",
-        "_consumers",
-        "_cursor",
-        "_end",
-        "_head",
-        "_turn",
-        "_waiting",
-        "acquired_count",
-        "alternate",
-        "arguments",
-        "auto_delete",
-        "auto_delete_seconds",
-        "counted_memory",
-        "durable",
-        "exclusive_consumer",
-        "is_deleted",
-        "journal",
-        "message_bytes",
-        "message_count",
-        "most_bytes",
-        "name",
-        "overhead",
-        "owner",
-        "store",
-    )
+        "_append", "_barriers", "_browsers", "_clock", "_consumers", "_cursor", "_end", "_head", "_turn", "_waiting",
+        "acquired_count", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "counted_memory", "durable",
+        "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "message_bytes", "message_count", "name",
+        "owner", "store",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -106,13 +85,13 @@ class Queue:
         arguments: TypedMap = EMPTY_MAP,
         store: Store | None = None,
         journal: Any = None,
-        most_bytes: int = 0,
-        overhead: int = 0,
+        limit: Reject | None = None,
+        eligibility: NoLocal | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name, self.durable, self.auto_delete, self.arguments = name, durable, auto_delete, arguments
         self.store, self.journal = store, journal
-        self.most_bytes, self.overhead = most_bytes, overhead
+        self.limit, self.eligibility = limit, eligibility
         self._append = None if store is None else store.append
         self._turn, self._clock = turn, clock
         self.alternate: Exchange | None = None
@@ -140,22 +119,23 @@ class Queue:
 
     # ---- messages come ----
 
+    def admits(self, message: Message) -> bool:
+        """Whether the queue takes the message at all; otherwise it is dropped."""
+        return self.eligibility is None or self.eligibility.admits(self, message)
+
     def keeps(self, message: Message) -> bool:
         """Whether the message is kept in the queue's journal."""
-        return message.is_persistent and self.journal is not None
+        return message.is_persistent and self.journal is not None and self.admits(message)
 
     def check_room(self, message: Message) -> None:
         """Raises ResourceLimitExceededError if the queue has no room for the message."""
-        held = self.message_bytes + self.overhead * self.message_count
-        if self.most_bytes and held + message.size + self.overhead > self.most_bytes:
-            self.check_room_for(1, message.size)
+        if self.limit is not None and self.admits(message):
+            self.limit.check(self, message)
 
     def check_room_for(self, count: int, size: int) -> None:
         """As `check_room`, for `count` messages with `size` bytes of headers and content."""
-        held = self.message_bytes + self.overhead * self.message_count
-        if self.most_bytes and held + size + self.overhead * count > self.most_bytes:
-            used = f"{held} of {self.most_bytes} bytes are used"
-            raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{self.name}": {used}')
+        if self.limit is not None:
+            self.limit.check_all(self, count, size)
 
     def publish(self, message: Message) -> bool:
         """Put a message at the end, and into the journal if it is kept there.
@@ -167,8 +147,10 @@ class Queue:
             ResourceLimitExceededError: there is no room for it.
             The store's `failed_error`, if the journal's disk has failed.
         """
-        if self.most_bytes:
-            self.check_room(message)
+        if self.eligibility is not None and not self.eligibility.admits(self, message):
+            return False
+        if self.limit is not None:
+            self.limit.check(self, message)
         if message.is_persistent and self.journal is not None:
             assert self._append is not None
             assert self.store is not None
@@ -224,7 +206,10 @@ class Queue:
 
     def commit(self, entry: Entry) -> None:
         """The transaction that brought it is committed."""
-        entry.state = AVAILABLE
+        if entry.rid == 0 and not self.admits(entry.message):
+            self.remove(entry)
+        else:
+            entry.state = AVAILABLE
 
     def raise_barrier(self) -> Barrier:
         """What was added and held so far is waited for, until `lower` is called with this."""

@@ -4,6 +4,7 @@ nobody uses."""
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 
 import broker.wiring
 from broker.errors import ResourceLimitExceededError
+from broker.memory import MESSAGE_OVERHEAD
 from broker.message import Handling
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
 from broker.queues.idle import IdleQueues
-from broker.queues.kinds import CountedNoLocalQueue, CountedQueue, NoLocalQueue
 from broker.queues.queue import Queue
 from broker.settings import BrokerSettings
 from broker.transactions.local import LocalTransaction
@@ -61,23 +62,30 @@ def bodies(queue: Queue) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind", "most_bytes"),
+    ("asked", "most_messages", "most_bytes"),
     [
-        ({}, Queue, DEFAULT),
-        ({"most_bytes": 10}, Queue, 10),
-        ({"most_bytes": 0}, Queue, 0),
-        ({"most_bytes": 10, "policy": "ring"}, Queue, DEFAULT),
-        ({"most_messages": 3, "policy": "ring"}, Queue, DEFAULT),
-        ({"most_messages": 3}, CountedQueue, DEFAULT),
-        ({"most_messages": 3, "most_bytes": 20}, CountedQueue, 20),
-        ({"no_local": True}, NoLocalQueue, DEFAULT),
-        ({"no_local": True, "most_messages": 3}, CountedNoLocalQueue, DEFAULT),
+        ({}, 0, DEFAULT),
+        ({"most_bytes": 10}, 0, 10),
+        ({"most_bytes": 10, "policy": "ring"}, 0, DEFAULT),
+        ({"most_messages": 3, "policy": "ring"}, 0, DEFAULT),
+        ({"most_messages": 3}, 3, DEFAULT),
+        ({"most_messages": 3, "most_bytes": 20}, 3, 20),
+        ({"most_messages": 3, "most_bytes": 0}, 3, 0),
     ],
 )
-def test_kinds(model: Model, asked: dict[str, Any], kind: type[Queue], most_bytes: int) -> None:
-    queue = make(model, "q", **asked, auto_delete_seconds=7)
-    assert type(queue) is kind
-    assert (queue.most_bytes, queue.auto_delete_seconds) == (most_bytes, 7)
+@pytest.mark.parametrize("no_local", [False, True])
+def test_parts(model: Model, asked: dict[str, Any], most_messages: int, most_bytes: int, no_local: bool) -> None:
+    queue = make(model, "q", **asked, no_local=no_local, auto_delete_seconds=7)
+    assert queue.limit is not None
+    assert queue.limit.max_messages == (most_messages or sys.maxsize)
+    assert queue.limit.max_bytes == (most_bytes or sys.maxsize)
+    assert queue.limit.overhead == (0 if "most_bytes" in asked and "policy" not in asked else MESSAGE_OVERHEAD)
+    assert (queue.eligibility is not None) is no_local
+    assert queue.auto_delete_seconds == 7
+
+
+def test_a_queue_without_any_limit(model: Model) -> None:
+    assert make(model, "q", most_bytes=0).limit is None
 
 
 # ---- counted ----
@@ -272,8 +280,9 @@ def test_a_queue_is_of_its_kind_after_a_restart(tmp_path: Path) -> None:
             await stage.publish("", "q", b"1")
         async with wired(tmp_path) as stage:
             queue = stage.broker.queues["q"]
-            assert isinstance(queue, CountedNoLocalQueue)
-            assert (queue.most_messages, queue.auto_delete_seconds, queue.owner) == (2, 9, None)
+            assert queue.limit is not None
+            assert queue.eligibility is not None
+            assert (queue.limit.max_messages, queue.auto_delete_seconds, queue.owner) == (2, 9, None)
             assert len(stage.broker.idle_queues) == 0
             await stage.publish("", "q", b"2")
             with pytest.raises(ResourceLimitExceededError):
