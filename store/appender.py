@@ -18,8 +18,8 @@ from typing import Final
 import store.log_lines as log_lines
 from formats.rhm.geometry import BLOCK_SIZE
 from store.flusher import Flusher
-from store.journal.gathering import FIXED
 from store.journal.step import JournalBusyError, JournalFullError, ThresholdError
+from store.journal.write_batch import FIXED
 from store.log_lines import LogLine
 from store.queue_journal import QueueJournal
 from store.rids import RecordIds

@@ -23,11 +23,11 @@ from formats.rhm.jinf import JournalInfo
 from formats.wording import plural, printable
 from store.environment import Environment
 from store.errors import StoreError
-from store.journal.gathering import data_crc, record_blocks
-from store.journal.relocating import BLOCKS_RELOCATED
+from store.journal.compaction import BLOCKS_RELOCATED
 from store.journal.space import RingSpace
 from store.journal.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.storage import create_journal, remove_journal
+from store.journal.write_batch import data_crc, record_blocks
 from store.journal.writer_state import new_state
 from store.sizing import MAX_PAGES
 from store.sync.driver import sync_all

@@ -22,7 +22,10 @@ from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import TAIL
 from formats.wording import printable
 from store.environment import Environment
-from store.journal.gathering import (
+from store.journal.compaction import DEQUEUE, ENQUEUE
+from store.journal.step import Step
+from store.journal.storage import JournalStorage, create_journal
+from store.journal.write_batch import (
     BLOCK_SHIFT,
     FIXED,
     HEADER,
@@ -32,9 +35,6 @@ from store.journal.gathering import (
     Identity,
     data_crc,
 )
-from store.journal.relocating import DEQUEUE, ENQUEUE
-from store.journal.step import Step
-from store.journal.storage import JournalStorage, create_journal
 from store.journal_build import FLUSH_BYTES, JournalTooSmallError, described
 
 _FLUSH_BLOCKS: Final = FLUSH_BYTES // BLOCK_SIZE

@@ -6,9 +6,9 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from formats.wording import printable
 from store.environment import Environment
-from store.journal.gathering import Identity
 from store.journal.storage import JournalStorage
 from store.journal.version_2_writer import Version2Writer
+from store.journal.write_batch import Identity
 from store.journal.writer_state import WriterState
 from store.queue_journal import QueueJournal
 

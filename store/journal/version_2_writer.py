@@ -5,8 +5,8 @@
     flushed()                          the step is on the disk; with a flush's last step `synced` moves on
     failed(error)                      nothing may be assumed; the journal takes nothing more
 
-How records become flushes is in `gathering`, what may be written in `admission` and `space`, and how the ring is kept
-from filling up in `relocating`. The methods here are what a queue does, one record each.
+How records become flushes is in `write_batch`, what may be written in `admission` and `space`, and how the ring is kept
+from filling up in `compaction`. The methods here are what a queue does, one record each.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from formats.checksum import extend_crc32c
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import COMMIT_DECISION, TAIL, Kind
 from store.journal.admission import Admission
-from store.journal.gathering import BLOCK_SHIFT, FIXED, FLAGS_SHIFT, HEADER, PADDINGS, ROUND_UP, record_blocks
-from store.journal.relocating import DEQUEUE, ENQUEUE
+from store.journal.compaction import DEQUEUE, ENQUEUE
 from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalError
+from store.journal.write_batch import BLOCK_SHIFT, FIXED, FLAGS_SHIFT, HEADER, PADDINGS, ROUND_UP, record_blocks
 from store.journal.writer_state import OpenTransaction
 
 _COMMIT: Final = Kind.COMMIT | 2 << 32

@@ -36,7 +36,7 @@ from store.check.check import check_store
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.journal.directory import open_journal
-from store.journal.gathering import data_crc
+from store.journal.write_batch import data_crc
 from store.journal_bulk import BulkBuild
 from store.offline import open_store
 from tests.bench.measuring import typical_message

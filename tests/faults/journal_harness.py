@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from store.journal.directory import open_journal
-from store.journal.gathering import Identity, data_crc
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
 from store.journal.resumption import state_of
@@ -24,6 +23,7 @@ from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalBusyError, JournalFullError, Step
 from store.journal.storage import JournalStorage, create_journal
 from store.journal.version_2_writer import Version2Writer
+from store.journal.write_batch import Identity, data_crc
 from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
 
 DIRECTORY: Final = "/jrnl"

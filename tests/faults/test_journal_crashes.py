@@ -11,8 +11,8 @@ from formats.rhm.file_header import decode_file_header
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.journal.directory import data_path
-from store.journal.gathering import FIXED
 from store.journal.step import JournalFailedError
+from store.journal.write_batch import FIXED
 from tests.faults.broken_writers import BROKEN
 from tests.faults.journal_harness import DIRECTORY, JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape

@@ -12,7 +12,7 @@ from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
 from store.environment import tool_environment
 from store.figures import JournalFigures, StoreFigures, journal_figures, store_figures
-from store.journal.gathering import data_crc
+from store.journal.write_batch import data_crc
 from store.log_lines import LogLine
 from store.message_store import MessageStore
 from store.parameters import StoreParameters

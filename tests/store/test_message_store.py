@@ -13,8 +13,8 @@ from formats.rhm.geometry import Geometry
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.gathering import data_crc
 from store.journal.step import JournalError, JournalFullError
+from store.journal.write_batch import data_crc
 from store.queue_journal import QueueJournal
 from store.transactions import Dequeue
 from tests.support.opened_store import Calls, OpenedStore, enqueued

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from store.journal.format import JournalFormat
-from store.journal.gathering import FIXED, data_crc
 from store.journal.step import JournalFullError, over_threshold
+from store.journal.write_batch import FIXED, data_crc
 from store.threshold import enqueue_limit, threshold
 from tests.support.memory_ring import MemoryRing
 

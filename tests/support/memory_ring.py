@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.journal.gathering import FIXED, Identity, data_crc
 from store.journal.step import JournalBusyError, JournalFullError, Step
 from store.journal.version_2_writer import Version2Writer
+from store.journal.write_batch import FIXED, Identity, data_crc
 from store.journal.writer_state import WriterState, new_state
 
 MOST_BUSY: Final = 100  # times in a row that a record may have to wait for a flush

@@ -37,8 +37,8 @@ from formats.catalogue import BindingEntry
 from formats.rhm.geometry import Geometry
 from store.environment import system_environment
 from store.journal.enqueue_map import LIVE, PENDING
-from store.journal.gathering import data_crc
 from store.journal.step import JournalFullError
+from store.journal.write_batch import data_crc
 from store.message_store import MessageStore
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal

@@ -21,8 +21,8 @@ from formats.quarantine_index import Injection, QuarantineEntry
 from formats.rhm.records import Kind
 from store.environment import Environment
 from store.errors import StoreError
-from store.journal.gathering import data_crc
 from store.journal.step import JournalError
+from store.journal.write_batch import data_crc
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
 from store.message_store import MessageStore

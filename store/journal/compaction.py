@@ -24,8 +24,8 @@ from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.records import COMMIT_DECISION, MOVED, Kind, decode_record
 from store.journal.flushes import Flush
-from store.journal.gathering import FLAGS_SHIFT, Gathering, Identity, record_blocks
 from store.journal.space import SIZE_BITS, SIZE_MASK, Pin, RingSpace
+from store.journal.write_batch import FLAGS_SHIFT, Gathering, Identity, record_blocks
 from store.journal.writer_state import WriterState
 
 ENQUEUE: Final = Kind.ENQUEUE | 2 << 32
