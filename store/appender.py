@@ -17,14 +17,14 @@ from typing import Final
 
 import store.log_lines as log_lines
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import FIXED_SIZE
 from store.flusher import Flusher
 from store.journal.step import JournalBusyError, JournalFullError, ThresholdError
-from store.journal.write_batch import FIXED
 from store.log_lines import LogLine
 from store.queue_journal import QueueJournal
 from store.rids import RecordIds
 
-MOST_AROUND_DATA: Final = FIXED + BLOCK_SIZE - 1  # bytes of a record besides data and xid: header, tail, padding
+MOST_AROUND_DATA: Final = FIXED_SIZE + BLOCK_SIZE - 1  # bytes of a record besides data and xid: header, tail, padding
 _MOST_TURNS: Final = 10_000  # of making room; each frees a file or copies some pages
 
 

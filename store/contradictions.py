@@ -9,12 +9,13 @@ A plain dequeue has no tail and no checksum outside of version 2: the last recor
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+from formats.rhm.file_header import FIRST_FLUSH_OFFSET
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import RESTART_GAP, RID, RID_OFFSET
 from formats.rhm.records import Kind
 from store.damage import Damage
 from store.damage_kinds import DamageKind
@@ -27,10 +28,6 @@ from store.journal.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Unfounded
 
-_RID: Final = struct.Struct("<Q")
-_RID_OFFSET: Final = 8  # in a ring's record headers
-_FIRST_FLUSH_OFFSET: Final = 8  # in version 2's file headers
-_RESTART: Final = 65536  # flush numbers left out, at least, when the broker starts again
 _SEVERAL: Final = 2  # one alone may be a dequeue that was damaged
 
 
@@ -80,9 +77,9 @@ def _lost_flushes(journal: Journal, end: JournalEnd | None) -> Iterator[Damage]:
         return
     headers = [(file.path, file.header) for file in journal.files.files if isinstance(file, RingFile)]
     for path, header in headers:
-        if header is not None and end.flush + 1 < header.first_flush < end.flush + _RESTART:
+        if header is not None and end.flush + 1 < header.first_flush < end.flush + RESTART_GAP:
             kind, told, last = DamageKind.FLUSHES_LOST, header.first_flush, end.flush
-            yield Damage(path, _FIRST_FLUSH_OFFSET, None, kind, told=told, last=last)
+            yield Damage(path, FIRST_FLUSH_OFFSET, None, kind, told=told, last=last)
             return
 
 
@@ -122,7 +119,7 @@ def _lost_beginning(journal: Journal, unfounded: Sequence[Unfounded]) -> Damage 
     first = files.files[0].first_record(files.geometry)
     if journal.format is JournalFormat.LINEAR or first is None:
         return None
-    (first_rid,) = _RID.unpack(journal.stream.read(first + _RID_OFFSET, _RID.size))
+    (first_rid,) = RID.unpack(journal.stream.read(first + RID_OFFSET, RID.size))
     older = sum(record.kind is Kind.DEQUEUE and record.dequeued_rid < first_rid for record in unfounded)
     if older < _SEVERAL:
         return None

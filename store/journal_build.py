@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
+from formats.rhm.headers import data_crc, record_blocks
 from formats.rhm.jinf import JournalInfo
 from formats.wording import plural, printable
 from store.environment import Environment
@@ -27,7 +28,6 @@ from store.journal.compaction import BLOCKS_RELOCATED
 from store.journal.space import RingSpace
 from store.journal.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.storage import create_journal, remove_journal
-from store.journal.write_batch import data_crc, record_blocks
 from store.journal.writer_state import new_state
 from store.sizing import MAX_PAGES
 from store.sync.driver import sync_all

@@ -18,6 +18,7 @@ from typing import Final
 
 from formats.checksum import extend_crc32c
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, data_crc
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import TAIL
 from formats.wording import printable
@@ -25,16 +26,7 @@ from store.environment import Environment
 from store.journal.compaction import DEQUEUE, ENQUEUE
 from store.journal.step import Step
 from store.journal.storage import JournalStorage, create_journal
-from store.journal.write_batch import (
-    BLOCK_SHIFT,
-    FIXED,
-    HEADER,
-    PADDINGS,
-    ROUND_UP,
-    Gathering,
-    Identity,
-    data_crc,
-)
+from store.journal.write_batch import Gathering, Identity
 from store.journal_build import FLUSH_BYTES, JournalTooSmallError, described
 
 _FLUSH_BLOCKS: Final = FLUSH_BYTES // BLOCK_SIZE
@@ -57,9 +49,9 @@ class BulkWriter(Gathering):
             return
         pieces = self._pieces
         self._last = len(pieces)
-        head = HEADER.pack(ENQUEUE, rid, 0, self._flush_number, size)
+        head = HEADER_2.pack(ENQUEUE, rid, 0, self._flush_number, size)
         tail = TAIL.pack(extend_crc32c(crc, head + self._salt), rid)
-        pieces += (head, data, tail, PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED])
+        pieces += (head, data, tail, PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED_SIZE])
         self._position = end
 
     def enqueue_parts(self, rid: int, parts: Sequence[bytes], xid: bytes) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.environment import system_environment
 from store.errors import StoreError
 from store.journal.step import JournalError, JournalFailedError, JournalFullError
-from store.journal.write_batch import data_crc
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
 from store.message_store import MessageStore

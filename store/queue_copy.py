@@ -16,13 +16,13 @@ from typing import Protocol, TypeAlias
 
 from formats.checksum import extend_crc32c
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import data_crc
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.journal.enqueue_map import LIVE, LOCKED
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.journal.write_batch import data_crc
 from store.journal_build import JournalContent
 
 #: Called with damage that costs a message, and where its record begins and ends in the journal's stream.

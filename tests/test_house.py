@@ -156,3 +156,32 @@ def test_the_check_itself_lets_prose_be_told() -> None:
         "text = f'{damage.what}: {damage.consequence}'\nif error.what is None or damage.kind is KIND: pass\nstr(error)"
     )
     assert decided_by_prose(told) == []
+
+
+LAYOUT_FREE = sorted(path.relative_to(ROOT) for path in (ROOT / "store/journal").rglob("*.py"))
+
+
+def layouts(source: str) -> list[str]:
+    """What of a layout a module spells out itself: structs, the page size, a header's word put together by hand."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) and any(alias.name == "struct" for alias in node.names):
+            found.append("struct")
+        elif isinstance(node, ast.Constant) and node.value == 65536:
+            found.append("65536")
+        elif (
+            isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift) and ast.unparse(node.right) in ("32", "48")
+        ):
+            found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("module", LAYOUT_FREE, ids=[str(path) for path in LAYOUT_FREE])
+def test_layouts_of_journals_stand_in_formats(module: Path) -> None:
+    assert layouts((ROOT / module).read_text()) == []
+
+
+def test_the_check_itself_finds_layouts() -> None:
+    source = "import struct\nX = 65536\nY = kind | 2 << 32\nZ = flags << 48"
+    assert sorted(layouts(source)) == ["2 << 32", "65536", "flags << 48", "struct"]
+    assert layouts("from formats.rhm.geometry import PAGE_SIZE\nX = 1 << 20") == []

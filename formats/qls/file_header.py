@@ -16,6 +16,7 @@ DATA_OFFSET: Final = FILE_HEADER_SIZE
 KIB: Final = 1024
 
 FIELDS: Final = struct.Struct("<IHHQQHHIQQQQQH")
+FIRST_RECORD_OFFSET: Final = 40  # where it has the offset of the first record
 NAME_OFFSET: Final = FIELDS.size
 assert NAME_OFFSET == 74
 MAX_NAME_SIZE: Final = FILE_HEADER_SIZE - NAME_OFFSET

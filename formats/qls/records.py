@@ -23,6 +23,10 @@ _KINDS: Final = {magic: kind for kind, magic in MAGICS.items() if kind is not Ki
 COMMON: Final = struct.Struct("<IHHQQ")  # magic, version, flags, serial, rid
 TAIL: Final = struct.Struct("<IIQQ")  # the magic inverted, Adler-32, serial, rid
 TAIL_SIZE: Final = TAIL.size
+#: Magic, version and flags as one number, serial, rid, then what follows in an enqueue or dequeue.
+HEADER: Final = struct.Struct("<QQQQQ")
+#: Flags, xid size and data size of an enqueue.
+ENQUEUE_SIZES: Final = struct.Struct("<6xH16xQQ")
 _MAGIC: Final = struct.Struct("<I")
 _ONE: Final = struct.Struct("<Q")
 _TWO: Final = struct.Struct("<QQ")
@@ -32,6 +36,11 @@ HEADER_SIZES: Final = {Kind.ENQUEUE: 40, Kind.DEQUEUE: 40, Kind.COMMIT: 32, Kind
 MAX_HEADER_SIZE: Final = 40
 
 _ADLER_BASE: Final = 65521
+
+
+def word(kind: Kind) -> int:
+    """Magic, version and no flags as one number: the first eight bytes of a header, but for a filler."""
+    return MAGICS[kind] | VERSION << 32
 
 
 class RecordHeader(NamedTuple):

@@ -25,6 +25,10 @@ CREATION_SLOT: Final = 1  # where a file has its creation header, until it is en
 #: Where a header of each version has the file's number; version 1 has it once more.
 FILE_NUMBER_OFFSETS: Final = {1: 16, 2: 44}
 LOGICAL_NUMBER_OFFSET: Final = 18
+RID_OFFSET: Final = 8  # version 1
+FIRST_FLUSH_OFFSET: Final = 8  # version 2
+#: Where it has the offset of the first record.
+FIRST_RECORD_OFFSETS: Final = {1: 24, 2: 16}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from formats.qls.file_header import FileHeader as LinearHeader
+from formats.rhm.file_header import RID_OFFSET
 from formats.rhm.file_header import FileHeader as RingHeader
 from store.damage import Damage
 from store.damage_kinds import DamageKind
@@ -18,7 +19,6 @@ from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 
-_RID_OFFSET = 8  # in a legacystore's file header
 _HOW: Final = {
     DamageKind.HEADER_OLDER: "older than that of the file before it",
     DamageKind.HEADER_NEWER: "newer than that of the file after it",
@@ -42,7 +42,7 @@ def times_out_of_order(journal: Journal) -> tuple[list[Damage], list[str]]:
         seconds = abs(stamp.time[0] - other.time[0])
         by_rid = stamp.rid < other.rid if stamp.time < other.time else stamp.rid > other.rid
         if by_rid and journal.format is JournalFormat.VERSION_1:
-            damage.append(Damage(stamp.path, _RID_OFFSET, None, kind, seconds=seconds, told=stamp.rid))
+            damage.append(Damage(stamp.path, RID_OFFSET, None, kind, seconds=seconds, told=stamp.rid))
         else:
             notices.append(
                 f"{stamp.path}: file header is {_HOW[kind]}, by {seconds} s; "

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
+from formats.rhm.headers import record_blocks
 from store.journal.compaction import Relocating
 from store.journal.space import MAX_BLOCKS
 from store.journal.step import JournalBusyError, JournalFailedError, JournalFullError, ThresholdError, over_threshold
-from store.journal.write_batch import record_blocks
 
 
 class Admission(Relocating):

@@ -22,14 +22,15 @@ from typing import Final, NamedTuple
 from formats.checksum import extend_crc32c
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import FLAGS_SHIFT, record_blocks, word
 from formats.rhm.records import COMMIT_DECISION, MOVED, Kind, decode_record
 from store.journal.flushes import Flush
 from store.journal.space import SIZE_BITS, SIZE_MASK, Pin, RingSpace
-from store.journal.write_batch import FLAGS_SHIFT, Gathering, Identity, record_blocks
+from store.journal.write_batch import Gathering, Identity
 from store.journal.writer_state import WriterState
 
-ENQUEUE: Final = Kind.ENQUEUE | 2 << 32
-DEQUEUE: Final = Kind.DEQUEUE | 2 << 32
+ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 _MOVED: Final = MOVED << FLAGS_SHIFT
 _PAGES_RELOCATED: Final = 4  # by one flush, at least
 BLOCKS_RELOCATED: Final = 8192  # by a flush that is made for nothing else, at most: 1 MiB

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import formats.qls.records as qls
 from formats.rhm.geometry import FILE_HEADER_SIZE
+from formats.rhm.headers import ENQUEUE_SIZES, HEADER_1, HEADER_2
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
 from store.damage import Damage
@@ -32,9 +33,9 @@ class _EnqueueLayout(NamedTuple):
 
 
 _ENQUEUES: Final = {
-    JournalFormat.VERSION_1: _EnqueueLayout(struct.Struct("<6xH8xQQ").unpack_from, 32, EXTERNAL),
-    JournalFormat.VERSION_2: _EnqueueLayout(struct.Struct("<6xH8xI4xQ").unpack_from, 32, 0),
-    JournalFormat.LINEAR: _EnqueueLayout(struct.Struct("<6xH16xQQ").unpack_from, 40, EXTERNAL),
+    JournalFormat.VERSION_1: _EnqueueLayout(ENQUEUE_SIZES[1].unpack_from, HEADER_1.size, EXTERNAL),
+    JournalFormat.VERSION_2: _EnqueueLayout(ENQUEUE_SIZES[2].unpack_from, HEADER_2.size, 0),
+    JournalFormat.LINEAR: _EnqueueLayout(qls.ENQUEUE_SIZES.unpack_from, qls.HEADER.size, EXTERNAL),
 }
 
 

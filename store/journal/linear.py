@@ -11,25 +11,27 @@ are good, and noted.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 from zlib import adler32
 
+from formats.qls.file_header import FIRST_RECORD_OFFSET
 from formats.qls.records import (
+    HEADER,
     MAGICS,
     MAX_HEADER_SIZE,
     SECTOR_SIZE,
     TAIL,
     TAIL_SIZE,
-    VERSION,
     RecordHeader,
     Tail,
     combined_adler32,
     decode_header,
     decode_tail,
+    word,
 )
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import MAGIC_MASK
 from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
 from store.journal.linear_file import LinearFile
 from store.journal.records import LEAST_WINDOW, JournalRecords, RecordSink, Verdict
@@ -40,11 +42,8 @@ _CHUNK: Final = 1 << 20  # bytes checksummed at a time
 _WORK: Final = 8  # a walk checksums at most so many times the journal's size ...
 _CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
 
-# Magic, version and flags as one number, serial, rid, then what follows in an enqueue or dequeue.
-_HEADER: Final = struct.Struct("<QQQQQ")
-_MAGIC_MASK: Final = 0xFFFFFFFF
-_ENQUEUE: Final = MAGICS[Kind.ENQUEUE] | VERSION << 32
-_DEQUEUE: Final = MAGICS[Kind.DEQUEUE] | VERSION << 32
+_ENQUEUE: Final = word(Kind.ENQUEUE)
+_DEQUEUE: Final = word(Kind.DEQUEUE)
 _FILLER: Final = MAGICS[Kind.FILLER]
 _ENQUEUE_TAIL: Final = MAGICS[Kind.ENQUEUE] ^ 0xFFFFFFFF
 
@@ -54,7 +53,7 @@ class LinearRecords(JournalRecords):
 
     magic: ClassVar[bytes] = b"QLS"
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
-    first_record_field: ClassVar[int] = 40
+    first_record_field: ClassVar[int] = FIRST_RECORD_OFFSET
     known_flags: ClassVar[Mapping[Kind, int]] = {
         Kind.ENQUEUE: TRANSIENT | EXTERNAL,
         Kind.DEQUEUE: COMMIT_DECISION,
@@ -163,12 +162,12 @@ class LinearRecords(JournalRecords):
         length = len(window)
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
         enqueue, dequeue = sink.enqueue, sink.dequeue
-        unpack_header, unpack_tail, checksum = _HEADER.unpack_from, TAIL.unpack_from, adler32
+        header_size, unpack_header, unpack_tail, checksum = HEADER.size, HEADER.unpack_from, TAIL.unpack_from, adler32
         last = self._last_place - base
         while at < stop:
             head, record_serial, rid, first, second = unpack_header(window, at)
             if head == _ENQUEUE and not first:
-                tail = at + 40 + second
+                tail = at + header_size + second
                 after = (tail + TAIL_SIZE + BLOCK_SIZE - 1) & -BLOCK_SIZE
                 if after > length or record_serial != serial:
                     break
@@ -176,7 +175,7 @@ class LinearRecords(JournalRecords):
                     break
                 enqueue(rid, base + at)
                 last, at = at, after
-            elif head & _MAGIC_MASK == _FILLER:
+            elif head & MAGIC_MASK == _FILLER:
                 at += BLOCK_SIZE
             elif head == _DEQUEUE and not second and record_serial == serial:
                 dequeue(rid, first, base + at)

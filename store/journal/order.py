@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from formats.rhm.file_header import FileHeader
+from formats.rhm.headers import RESTART_GAP
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.journal.files import JournalFile
@@ -37,7 +38,6 @@ from store.journal.files import JournalFile
 _UNTRUE_HEADER = _TURNED_BACK = 2
 _UNTRUE_RECORDS = 3
 _NOT_YET_WRITTEN = 1
-_RESTART = 65536  # flush numbers left out, at least, when the broker starts again
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ def entered_in_vain(placed: list[RingFile]) -> list[RingFile]:
     vain: list[RingFile] = []
     for file in [*written[ends[0] + 1 :], *written[: ends[0]]] if newest is not None else ():
         header = file.header
-        if newest is None or header is None or header.first_flush + _RESTART > highest + 1:
+        if newest is None or header is None or header.first_flush + RESTART_GAP > highest + 1:
             break
         if header.overwrite_indicator != newest.overwrite_indicator ^ (header.file_number < newest.file_number):
             break

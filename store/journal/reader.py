@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from formats.rhm.file_header import FIRST_FLUSH_OFFSET
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
 from store.damage import Damage
@@ -61,7 +62,6 @@ class JournalEnd(NamedTuple):
 
 MAX_BREAKS: Final = 1000  # that are listed; a forged journal may have any number
 _FLAGS_OFFSET: Final = 6  # in the headers of all formats
-_FIRST_FLUSH_OFFSET: Final = 8  # in version 2's file headers
 
 
 def records_of(files: Ring | Line, stream: JournalStream) -> JournalRecords:
@@ -208,7 +208,7 @@ class JournalReader:
         if missing is not None:
             before, _ = self._stream.locate(place - self._stream.data_size)
             kind, (last, first) = DamageKind.FLUSHES_MISSING, missing
-            sink.damaged(Damage(before.path, _FIRST_FLUSH_OFFSET, None, kind, last=last, first=first))
+            sink.damaged(Damage(before.path, FIRST_FLUSH_OFFSET, None, kind, last=last, first=first))
         self._records.file_entered(place)
         if told != offset:
             kind, field = DamageKind.FIRST_RECORD_ELSEWHERE, self._records.first_record_field

@@ -8,11 +8,12 @@ itself, where the chain goes on behind it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
+from formats.rhm.file_header import FIRST_RECORD_OFFSETS
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import HEADER_1, MAGIC_MASK, word
 from formats.rhm.records import (
     COMMIT_DECISION,
     EXTERNAL,
@@ -32,10 +33,6 @@ from store.journal.records import LEAST_WINDOW, JournalRecords, RecordSink, Verd
 from store.journal.records import RecordHeader as AnyRecordHeader
 from store.journal.stream import JournalStream
 
-# The common part of a header as one number, then what follows it in an enqueue or dequeue.
-_HEADER: Final = struct.Struct("<QQQQ")
-_MAGIC_MASK: Final = 0xFFFFFFFF
-
 
 def _ignore_enqueue(_rid: int, _place: int) -> None:
     """Old records are stepped over, and nothing is made of them."""
@@ -50,7 +47,7 @@ class Version1Records(JournalRecords):
 
     magic: ClassVar[bytes] = b"RHM"
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
-    first_record_field: ClassVar[int] = 24
+    first_record_field: ClassVar[int] = FIRST_RECORD_OFFSETS[1]
     usual_flags: ClassVar[int] = OVERWRITE_INDICATOR
     known_flags: ClassVar[Mapping[Kind, int]] = {
         Kind.ENQUEUE: OVERWRITE_INDICATOR | TRANSIENT | EXTERNAL,
@@ -122,15 +119,15 @@ class Version1Records(JournalRecords):
         base = place - at
         length = len(window)
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
-        enqueue_head = Kind.ENQUEUE | 1 << 32 | indicator << 48
-        dequeue_head = Kind.DEQUEUE | 1 << 32 | indicator << 48
+        enqueue_head = word(Kind.ENQUEUE, 1, indicator)
+        dequeue_head = word(Kind.DEQUEUE, 1, indicator)
         filler, enqueue_check = int(Kind.FILLER), version_1_check(Kind.ENQUEUE)
-        unpack_header, unpack_tail = _HEADER.unpack_from, TAIL.unpack_from
+        header_size, unpack_header, unpack_tail = HEADER_1.size, HEADER_1.unpack_from, TAIL.unpack_from
         last = self._last_place - base
         while at < stop:
             head, rid, first, second = unpack_header(window, at)
             if head == enqueue_head and not first:
-                tail = at + 32 + second
+                tail = at + header_size + second
                 after = (tail + TAIL_SIZE + BLOCK_SIZE - 1) & -BLOCK_SIZE
                 if after > length or unpack_tail(window, tail) != (enqueue_check, rid):
                     break
@@ -139,7 +136,7 @@ class Version1Records(JournalRecords):
             elif head == dequeue_head and not second:
                 dequeue(rid, first, base + at)
                 last, at = at, at + BLOCK_SIZE
-            elif head & _MAGIC_MASK == filler:
+            elif head & MAGIC_MASK == filler:
                 at += BLOCK_SIZE
             else:
                 break

@@ -10,12 +10,13 @@ flush had been synced whole.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from formats.checksum import extend_crc32c
+from formats.rhm.file_header import FIRST_RECORD_OFFSETS
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import FLAGS_SHIFT, FLUSH, FLUSH_OFFSET, HEADER_2, RESTART_GAP, word
 from formats.rhm.records import (
     LAST_OF_FLUSH,
     MAX_HEADER_SIZE,
@@ -37,15 +38,9 @@ from store.journal.stream import JournalStream
 _CHUNK: Final = 1 << 20  # bytes of data checksummed at a time
 _WORK: Final = 8  # a walk checksums at most so many times the journal's size ...
 _CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
-_FLUSH: Final = struct.Struct("<I")
-_FLUSH_OFFSET: Final = 20
-_RESTART: Final = 65536  # flush numbers left out, at least, when the broker starts again
-
-# The common part of a header as one number, then what follows it in an enqueue or dequeue.
-_HEADER: Final = struct.Struct("<QQIIQ")
-_LAST: Final = LAST_OF_FLUSH << 48
-_ENQUEUE: Final = Kind.ENQUEUE | 2 << 32
-_DEQUEUE: Final = Kind.DEQUEUE | 2 << 32
+_LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
+_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+_DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 
 
 @dataclass(slots=True)
@@ -79,7 +74,7 @@ class FlushState:
     def is_due(self, header: RecordHeader) -> bool:
         """Whether a record of that flush, which does not go back, may follow the last good one."""
         number = self.expand(header.flush)
-        restarted = header.kind is Kind.FILLER and number - self.number >= _RESTART
+        restarted = header.kind is Kind.FILLER and number - self.number >= RESTART_GAP
         return not self.begun or number == self.next_to_break or restarted
 
     @property
@@ -93,7 +88,7 @@ class Version2Records(JournalRecords):
 
     magic: ClassVar[bytes] = b"RHM"
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
-    first_record_field: ClassVar[int] = 16
+    first_record_field: ClassVar[int] = FIRST_RECORD_OFFSETS[2]
     usual_flags: ClassVar[int] = LAST_OF_FLUSH
 
     def __init__(self, stream: JournalStream, files: list[RingFile]) -> None:
@@ -183,13 +178,18 @@ class Version2Records(JournalRecords):
         stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
         enqueue, dequeue, flush = sink.enqueue, sink.dequeue, self._flush
         salt = SALT.pack(header.salt)
-        unpack_header, unpack_tail, extend = _HEADER.unpack_from, TAIL.unpack_from, extend_crc32c
+        header_size, unpack_header, unpack_tail, extend = (
+            HEADER_2.size,
+            HEADER_2.unpack_from,
+            TAIL.unpack_from,
+            extend_crc32c,
+        )
         number, complete, last_head = flush.number, flush.complete, 0
         due = (number + complete) & 0xFFFFFFFF
         while at < stop:
             head, rid, xid_size, record_flush, datum = unpack_header(window, at)
             kind = head & ~_LAST
-            data = tail = at + 32
+            data = tail = at + header_size
             if kind == _ENQUEUE:
                 tail += datum
             elif kind != _DEQUEUE:
@@ -221,7 +221,7 @@ class Version2Records(JournalRecords):
         """The first good record after what broke the chain at `place`: checksums tell, wherever it stands."""
         found = self.search(place + BLOCK_SIZE)
         if found is not None:
-            (low,) = _FLUSH.unpack(self._stream.read(found + _FLUSH_OFFSET, _FLUSH.size))
+            (low,) = FLUSH.unpack(self._stream.read(found + FLUSH_OFFSET, FLUSH.size))
             self._flush.number, self._flush.complete = self._flush.expand(low), False  # due now, whatever was before
         return found
 
@@ -230,7 +230,7 @@ class Version2Records(JournalRecords):
         broken = self._flush.next_to_break
         rest_of_broken: int | None = None
         for candidate in self._candidates(place, end):
-            (low,) = _FLUSH.unpack(self._stream.read(candidate + _FLUSH_OFFSET, _FLUSH.size))
+            (low,) = FLUSH.unpack(self._stream.read(candidate + FLUSH_OFFSET, FLUSH.size))
             number = self._flush.expand(low)
             if number < broken or (number == broken and rest_of_broken is not None):
                 continue
@@ -254,7 +254,7 @@ class Version2Records(JournalRecords):
         while found > span:
             begun = self._flush_begun(found - span, found)
             if begun is not None:
-                (low,) = _FLUSH.unpack(self._stream.read(begun + _FLUSH_OFFSET, _FLUSH.size))
+                (low,) = FLUSH.unpack(self._stream.read(begun + FLUSH_OFFSET, FLUSH.size))
                 self._flush = FlushState(self._flush.expand(low))
                 return begun
             span *= 4

@@ -16,18 +16,18 @@ from typing import Final
 
 from formats.checksum import extend_crc32c
 from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, FLAGS_SHIFT, HEADER_2, PADDINGS, ROUND_UP, record_blocks, word
 from formats.rhm.records import COMMIT_DECISION, TAIL, Kind
 from store.journal.admission import Admission
 from store.journal.compaction import DEQUEUE, ENQUEUE
 from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalError
-from store.journal.write_batch import BLOCK_SHIFT, FIXED, FLAGS_SHIFT, HEADER, PADDINGS, ROUND_UP, record_blocks
 from store.journal.writer_state import OpenTransaction
 
-_COMMIT: Final = Kind.COMMIT | 2 << 32
-_ABORT: Final = Kind.ABORT | 2 << 32
+_COMMIT: Final = word(Kind.COMMIT, 2)
+_ABORT: Final = word(Kind.ABORT, 2)
 _DECISION: Final = COMMIT_DECISION << FLAGS_SHIFT
-_DEQUEUE_PADDING: Final = PADDINGS[BLOCK_SIZE - FIXED]
+_DEQUEUE_PADDING: Final = PADDINGS[BLOCK_SIZE - FIXED_SIZE]
 
 
 class Version2Writer(Admission):
@@ -58,11 +58,11 @@ class Version2Writer(Admission):
             return
         pieces = self._pieces
         self._last = len(pieces)
-        head = HEADER.pack(ENQUEUE, rid, 0, self._flush_number, size)
+        head = HEADER_2.pack(ENQUEUE, rid, 0, self._flush_number, size)
         pieces.append(head)
         pieces += parts
         crc = extend_crc32c(crc, head + self._salt)
-        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED])
+        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED_SIZE])
         self._position = end
         self.live[rid] = place << SIZE_BITS | blocks
         self._new_in_file += 1
@@ -87,7 +87,7 @@ class Version2Writer(Admission):
             return
         pieces = self._pieces
         self._last = len(pieces)
-        head = HEADER.pack(DEQUEUE, rid, 0, self._flush_number, target)
+        head = HEADER_2.pack(DEQUEUE, rid, 0, self._flush_number, target)
         pieces.append(head)
         pieces.append(TAIL.pack(extend_crc32c(0, head + self._salt), rid) + _DEQUEUE_PADDING)
         self._position += 1

@@ -15,41 +15,20 @@ Places count blocks through the endless stream of all laps.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from formats.checksum import extend_crc32c
 from formats.rhm.file_header import SLOT_SIZE, SLOTS, FileHeader, encode_header_slot
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, FLAGS_SHIFT, HEADER_2, PADDINGS, RESTART_GAP, ROUND_UP, word
 from formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
 from store.journal.flushes import Flush, steps
 from store.journal.step import JournalFailedError, Step
 
-HEADER: Final = struct.Struct("<QQIIQ")  # magic, version, flags; rid; xid size; flush number; datum
-FLAGS_SHIFT: Final = 48
-FIXED: Final = HEADER.size + TAIL_SIZE  # bytes of a record without xid, data and padding
-ROUND_UP: Final = FIXED + BLOCK_SIZE - 1
-BLOCK_SHIFT: Final = 7
-PADDINGS: Final = tuple(PADDING * count for count in range(BLOCK_SIZE))
-_FILLER: Final = Kind.FILLER | 2 << 32
+_FILLER: Final = word(Kind.FILLER, 2)
 _LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
-_RESTART: Final = 65536  # flush numbers left out when a journal is taken up again
-assert 1 << BLOCK_SHIFT == BLOCK_SIZE
-
-
-def data_crc(parts: Iterable[bytes]) -> int:
-    """The checksum of a message's data, computed once for all the journals that get it."""
-    crc = 0
-    for part in parts:
-        crc = extend_crc32c(crc, part)
-    return crc
-
-
-def record_blocks(size: int, xid_size: int = 0) -> int:
-    """Blocks of a record with `size` bytes of data."""
-    return (ROUND_UP + xid_size + size) >> BLOCK_SHIFT
 
 
 class Identity:
@@ -211,7 +190,7 @@ class Gathering:
         if self._position == self._file_end:
             self._enter(0)
         place = self._position
-        head = HEADER.pack(kind, rid, len(xid), self._flush_number, datum)
+        head = HEADER_2.pack(kind, rid, len(xid), self._flush_number, datum)
         pieces = self._pieces
         self._last = len(pieces)
         pieces.append(head)
@@ -219,17 +198,17 @@ class Gathering:
             pieces.append(xid)
         pieces += parts
         crc = extend_crc32c(crc, xid + head + self._salt)
-        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - FIXED - len(xid) - size])
+        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - len(xid) - size])
         self._advance(blocks)
         return place
 
     def _fill(self, blocks: int, flags: int) -> None:
         """Append a filler over so many blocks of the present file."""
-        head = HEADER.pack(_FILLER | flags << FLAGS_SHIFT, 0, 0, self._flush_number, blocks)
+        head = HEADER_2.pack(_FILLER | flags << FLAGS_SHIFT, 0, 0, self._flush_number, blocks)
         self._last = len(self._pieces)
         self._pieces.append(head)
         self._pieces.append(TAIL.pack(extend_crc32c(0, head + self._salt), 0))
-        self._pieces.append(PADDING * (blocks * BLOCK_SIZE - FIXED))
+        self._pieces.append(PADDING * (blocks * BLOCK_SIZE - FIXED_SIZE))
         self._advance(blocks)
 
     def _advance(self, blocks: int) -> None:
@@ -271,7 +250,7 @@ class Gathering:
         if not self._takes_up:
             return
         self._takes_up = self._is_sealed = False
-        self.gathering += _RESTART - 1
+        self.gathering += RESTART_GAP - 1
         self._flush_number = self.gathering & 0xFFFFFFFF
         self._fill_alone(flags)
 
@@ -327,18 +306,18 @@ class Gathering:
     def _flag_last(self) -> None:
         """Rewrite the last record with its flag: header and checksum."""
         record = b"".join(self._pieces[self._last :])
-        word, rid, xid_size, flush, datum = HEADER.unpack_from(record)
-        head = HEADER.pack(word | _LAST, rid, xid_size, flush, datum)
+        word, rid, xid_size, flush, datum = HEADER_2.unpack_from(record)
+        head = HEADER_2.pack(word | _LAST, rid, xid_size, flush, datum)
         data_size = datum if word & 0xFFFFFFFF == Kind.ENQUEUE else 0
-        data = HEADER.size + xid_size
+        data = HEADER_2.size + xid_size
         tail = data + data_size
         crc = extend_crc32c(0, record[data:tail])
         place = self._position - (len(record) >> BLOCK_SHIFT)
         salt = SALT.pack(self._salts[place // self._file])
-        crc = extend_crc32c(crc, record[HEADER.size : data] + head + salt)
+        crc = extend_crc32c(crc, record[HEADER_2.size : data] + head + salt)
         self._pieces[self._last :] = (
             head,
-            record[HEADER.size : tail],
+            record[HEADER_2.size : tail],
             TAIL.pack(crc, rid),
             record[tail + TAIL_SIZE :],
         )

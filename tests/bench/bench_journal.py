@@ -30,8 +30,8 @@ from rich.table import Table
 
 from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import data_crc, record_blocks
 from store.environment import system_environment
-from store.journal.write_batch import data_crc, record_blocks
 from store.log_lines import LogLine
 from store.message_store import MessageStore
 from store.parameters import parse_parameters

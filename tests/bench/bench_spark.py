@@ -30,13 +30,13 @@ from typing import Any
 import click
 
 from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
+from formats.rhm.headers import data_crc
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from formats.rhm.records import TAIL_SIZE
 from store.check.check import check_store
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.journal.directory import open_journal
-from store.journal.write_batch import data_crc
 from store.journal_bulk import BulkBuild
 from store.offline import open_store
 from tests.bench.measuring import typical_message

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import data_crc
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
@@ -23,7 +24,7 @@ from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalBusyError, JournalFullError, Step
 from store.journal.storage import JournalStorage, create_journal
 from store.journal.version_2_writer import Version2Writer
-from store.journal.write_batch import Identity, data_crc
+from store.journal.write_batch import Identity
 from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
 
 DIRECTORY: Final = "/jrnl"

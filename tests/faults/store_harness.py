@@ -13,9 +13,9 @@ from typing import Final
 
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.errors import StoreError
 from store.journal.step import JournalError, JournalFailedError, JournalFullError
-from store.journal.write_batch import data_crc
 from store.key_value import CatalogueError
 from store.log_lines import Level, LogLine
 from store.message_store import MessageStore

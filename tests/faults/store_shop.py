@@ -8,7 +8,7 @@ from typing import Final
 
 from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
-from store.journal.write_batch import data_crc
+from formats.rhm.headers import data_crc
 from store.log_lines import Level, LogLine
 from store.message_store import MessageStore
 from store.parameters import OnDamage

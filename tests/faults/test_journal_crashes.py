@@ -9,10 +9,10 @@ import pytest
 
 from formats.rhm.file_header import decode_file_header
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import FIXED_SIZE
 from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.journal.directory import data_path
 from store.journal.step import JournalFailedError
-from store.journal.write_batch import FIXED
 from tests.faults.broken_writers import BROKEN
 from tests.faults.journal_harness import DIRECTORY, JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape
@@ -151,7 +151,7 @@ def test_a_file_entered_again_and_again() -> None:
         disk = SimulatedDisk(seed)
         make(disk, Geometry(4, 2048))
         life = JournalLife(disk)
-        life.enqueue(1, bytes(2048 - FIXED))
+        life.enqueue(1, bytes(2048 - FIXED_SIZE))
         life.drain()
         for rid in (2, 3):
             life = JournalLife(disk, rid)

@@ -10,9 +10,9 @@ import pytest
 
 from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.environment import tool_environment
 from store.figures import JournalFigures, StoreFigures, journal_figures, store_figures
-from store.journal.write_batch import data_crc
 from store.log_lines import LogLine
 from store.message_store import MessageStore
 from store.parameters import StoreParameters

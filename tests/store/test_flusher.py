@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import data_crc
 from store.environment import tool_environment
 from store.flusher import Flusher
 from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalFailedError
 from store.journal.storage import JournalStorage, create_journal
-from store.journal.write_batch import data_crc
 from store.journal.writer_state import new_state
 from store.log_lines import Level, LogLine
 from store.queue_journal import QueueJournal

@@ -10,11 +10,11 @@ import pytest
 
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.step import JournalError, JournalFullError
-from store.journal.write_batch import data_crc
 from store.queue_journal import QueueJournal
 from store.transactions import Dequeue
 from tests.support.opened_store import Calls, OpenedStore, enqueued

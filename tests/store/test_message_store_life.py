@@ -21,9 +21,9 @@ import store.log_lines as log_lines
 from formats.broker_records.wiring import Exchange, Queue
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.environment import Environment, system_environment, tool_environment
 from store.journal.step import JournalFailedError, JournalFullError, ThresholdError
-from store.journal.write_batch import data_crc
 from store.log_lines import Level
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal

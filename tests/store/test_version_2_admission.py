@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import FIXED_SIZE, data_crc
 from store.journal.format import JournalFormat
 from store.journal.step import JournalFullError, over_threshold
-from store.journal.write_batch import FIXED, data_crc
 from store.threshold import enqueue_limit, threshold
 from tests.support.memory_ring import MemoryRing
 
@@ -202,7 +202,7 @@ def test_a_transaction_is_admitted_whole_or_not() -> None:
     for target in ring.free[:4]:
         ring.dequeue(target)
     ring.drain()
-    size = 10 * BLOCK_SIZE - FIXED - 1
+    size = 10 * BLOCK_SIZE - FIXED_SIZE - 1
     with pytest.raises(JournalFullError, match="Enqueue capacity threshold"):
         ring.writer.admit_transaction(b"x", [size] * 5, 0)
     ring.do(lambda rid: ring.writer.admit_transaction(b"x", [size] * 3, 2))

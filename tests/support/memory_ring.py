@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from formats.rhm.headers import FIXED_SIZE, data_crc
 from store.journal.step import JournalBusyError, JournalFullError, Step
 from store.journal.version_2_writer import Version2Writer
-from store.journal.write_batch import FIXED, Identity, data_crc
+from store.journal.write_batch import Identity
 from store.journal.writer_state import WriterState, new_state
 
 MOST_BUSY: Final = 100  # times in a row that a record may have to wait for a flush
@@ -110,7 +111,7 @@ class MemoryRing:
 
     def enqueue(self, blocks: int, xid: bytes = b"") -> bool:
         """A message that takes so many blocks. False: there is no room."""
-        return self.enqueue_data(bytes(max(0, blocks * BLOCK_SIZE - FIXED - len(xid))), xid)
+        return self.enqueue_data(bytes(max(0, blocks * BLOCK_SIZE - FIXED_SIZE - len(xid))), xid)
 
     def enqueue_data(self, data: bytes, xid: bytes = b"") -> bool:
         """A message. False: there is no room."""

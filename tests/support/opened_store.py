@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.environment import Environment
-from store.journal.write_batch import data_crc
 from store.log_lines import LogLine
 from store.message_store import MessageStore
 from store.parameters import StoreParameters

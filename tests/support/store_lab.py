@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.environment import Environment, tool_environment
-from store.journal.write_batch import data_crc
 from store.layout import find_layout
 from store.log_lines import Level, LogLine
 from store.message_store import MessageStore

@@ -35,10 +35,10 @@ from formats.broker_records.messages import encode_message
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.catalogue import BindingEntry
 from formats.rhm.geometry import Geometry
+from formats.rhm.headers import data_crc
 from store.environment import system_environment
 from store.journal.enqueue_map import LIVE, PENDING
 from store.journal.step import JournalFullError
-from store.journal.write_batch import data_crc
 from store.message_store import MessageStore
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal

@@ -18,11 +18,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from formats.quarantine_index import Injection, QuarantineEntry
+from formats.rhm.headers import data_crc
 from formats.rhm.records import Kind
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.step import JournalError
-from store.journal.write_batch import data_crc
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
 from store.message_store import MessageStore
