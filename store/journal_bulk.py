@@ -18,60 +18,88 @@ from typing import Final
 
 from formats.checksum import extend_crc32c
 from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, data_crc
+from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, data_crc, word
 from formats.rhm.jinf import JournalInfo
-from formats.rhm.records import TAIL
+from formats.rhm.records import TAIL, Kind
 from formats.wording import printable
 from store.environment import Environment
-from store.journal.compaction import DEQUEUE, ENQUEUE
+from store.journal.flushes import FlushQueue
 from store.journal.step import Step
 from store.journal.storage import JournalStorage, create_journal
-from store.journal.write_batch import Gathering, Identity
+from store.journal.write_batch import Identity, WriteBatch
 from store.journal_build import FLUSH_BYTES, JournalTooSmallError, described
 
+_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+_DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 _FLUSH_BLOCKS: Final = FLUSH_BYTES // BLOCK_SIZE
 _WRITE_BYTES: Final = 1 << 20  # of one write
 _MOST_WAITING: Final = 2  # flushes that are gathered and not yet written
 
 
-class BulkWriter(Gathering):
-    """Appends records, and remembers none of them."""
+class BulkWriter:
+    """Appends records, and remembers none of them.
 
-    __slots__ = ()
+    Args:
+        batch: takes the records.
+        flushes: takes the flushes.
+    """
+
+    __slots__ = ("_batch", "_flushes")
+
+    def __init__(self, batch: WriteBatch, flushes: FlushQueue) -> None:
+        self._batch, self._flushes = batch, flushes
 
     def enqueue(self, rid: int, data: bytes, crc: int) -> None:
         """Append a message outside of any transaction; `crc` is the `data_crc` of it."""
-        size = len(data)
+        batch, size = self._batch, len(data)
         blocks = (size + ROUND_UP) >> BLOCK_SHIFT
-        end = self._position + blocks
-        if end > self._file_end:
-            self._append(ENQUEUE, rid, b"", size, (data,), size, crc)
+        end = batch.position + blocks
+        if end > batch.file_end:
+            batch.append(_ENQUEUE, rid, b"", size, (data,), size, crc)
             return
-        pieces = self._pieces
-        self._last = len(pieces)
-        head = HEADER_2.pack(ENQUEUE, rid, 0, self._flush_number, size)
-        tail = TAIL.pack(extend_crc32c(crc, head + self._salt), rid)
+        pieces = batch.pieces
+        batch.last = len(pieces)
+        head = HEADER_2.pack(_ENQUEUE, rid, 0, batch.low_number, size)
+        tail = TAIL.pack(extend_crc32c(crc, head + batch.salt), rid)
         pieces += (head, data, tail, PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED_SIZE])
-        self._position = end
+        batch.position = end
 
     def enqueue_parts(self, rid: int, parts: Sequence[bytes], xid: bytes) -> None:
         """Append a message in parts, enqueued by the transaction `xid` if there is one."""
         size = sum(map(len, parts))
-        self._append(ENQUEUE, rid, xid, size, parts, size, data_crc(parts))
+        self._batch.append(_ENQUEUE, rid, xid, size, parts, size, data_crc(parts))
 
     def dequeue(self, rid: int, target: int, xid: bytes) -> None:
         """Append the removal of `target` by the transaction `xid`."""
-        self._append(DEQUEUE, rid, xid, target)
+        self._batch.append(_DEQUEUE, rid, xid, target)
+
+    def seal(self) -> bool:
+        """Close the journal cleanly. Returns whether that takes a flush."""
+        if not self._batch.needs_seal:
+            return False
+        for flush in self._batch.seal():
+            self._flushes.add(flush)
+        return True
 
     @property
     def position(self) -> int:
         """Blocks that were appended."""
-        return self._position
+        return self._batch.position
 
     @property
     def is_flush_due(self) -> bool:
         """Whether enough is gathered for a flush."""
-        return self._position - self._start >= _FLUSH_BLOCKS
+        return self._batch.position - self._batch.start >= _FLUSH_BLOCKS
+
+    def next_flush(self) -> Step | None:
+        """The next step; None if nothing waits to be written."""
+        if self._batch.pieces and self._flushes.is_empty:
+            self._flushes.add(self._batch.close())
+        return self._flushes.next_step()
+
+    def flushed(self) -> None:
+        """All of the step is written, or will be before any other."""
+        self._flushes.step_synced()
 
 
 class BulkBuild:
@@ -92,11 +120,10 @@ class BulkBuild:
         self._info = info
         self._storage = JournalStorage(environment.disk, directory, info.base_name, info.geometry)
         self._blocks = info.geometry.capacity // BLOCK_SIZE
-        self._writer = BulkWriter(
+        batch = WriteBatch(
             Identity(f'queue "{printable(info.queue_name)}"', info.queue_id, info.incarnation),
             info.geometry,
             alignment=info.flush_alignment,
-            page=_WRITE_BYTES,
             position=0,
             flush=0,
             is_sealed=False,
@@ -105,6 +132,7 @@ class BulkBuild:
             salt=lambda: environment.random_bits(64),
             clock=environment.clock,
         )
+        self._writer = BulkWriter(batch, FlushQueue(info.geometry, page=_WRITE_BYTES, synced=0, place=0))
         self._touched: dict[int, None] = {}  # numbers of the files that something was written to
         self._thread = ThreadPoolExecutor(1) if beside else None
         self._waiting: deque[Future[None]] = deque()

@@ -38,8 +38,8 @@ from store.disk import read_whole
 from store.errors import StoreError
 from store.flusher import Flusher
 from store.held_directories import HeldDirectories
-from store.journal.compaction import Cut
 from store.journal.directory import INFO_SUFFIX, data_path
+from store.journal.space import Cut
 from store.key_value import CatalogueError
 from store.queue_journal import QueueJournal
 from store.store_directory import StoreDirectory, remove_tree

@@ -109,7 +109,7 @@ class StartedQueue:
         reader, journal = self._reader, self.journal
         for rid, place, state, xid in self._recovery.outstanding(reader.format):
             # Where records were relocated, to make room for outcomes, what the walk read may be overwritten.
-            moved = journal.writer.relocated > 0
+            moved = journal.writer.compactor.copied > 0
             data = journal.load(rid) if moved else reader.stream.read(*reader.data_of_enqueue(place))
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
 

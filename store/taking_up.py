@@ -7,7 +7,7 @@ from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from formats.wording import printable
 from store.environment import Environment
 from store.journal.storage import JournalStorage
-from store.journal.version_2_writer import Version2Writer
+from store.journal.version_2_writer import open_writer
 from store.journal.write_batch import Identity
 from store.journal.writer_state import WriterState
 from store.queue_journal import QueueJournal
@@ -64,7 +64,7 @@ def take_up(
     """
     storage = JournalStorage(environment.disk, directory, info.base_name, geometry)
     title = f'queue "{printable(info.queue_name)}"'
-    writer = Version2Writer(
+    writer = open_writer(
         Identity(title, info.queue_id, info.incarnation),
         geometry,
         alignment=info.flush_alignment,

@@ -43,8 +43,8 @@ it. A pin must never have a record refused, so it is broken where room is short,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from store.threshold import THRESHOLD_PERCENT
@@ -71,20 +71,37 @@ class Pin:
         self.file, self.holds = file, True
 
 
+class Cut(NamedTuple):
+    """What of a journal is on the disk at one moment.
+
+    Attributes:
+        first: the oldest file that holds anything live, counted over all laps.
+        end: the place where the last flush ends.
+        flush: its number.
+        is_whole: whether nothing was ever overwritten, and no file beyond the end was ever entered.
+        pin: keeps `first`, and all after it, from being overwritten.
+    """
+
+    first: int
+    end: int
+    flush: int
+    is_whole: bool
+    pin: Pin
+
+
 class RingSpace:
     """Which files of one ring are held, and how much is free.
 
     Args:
         geometry: number and size of the files, of which there are two at least.
         alignment: bytes to which flushes are padded.
-        chunk: blocks that a flush relocates where it is made for nothing else.
+        chunk: blocks that a flush compacts where it is made for nothing else.
 
     Attributes:
         files: number of files.
         file: blocks in one.
         flush: blocks of the smallest flush, which is also what padding may add to a larger one.
         oldest: the oldest file that holds a live record, or the one in which the first unsynced flush begins.
-        largest: blocks of the longest record that is live, or longer.
         threshold: blocks that enqueues may fill, reserves included.
         margin: blocks kept for seals, restarts and the like.
         reserve: blocks that enqueues leave besides, for the dequeues of open transactions.
@@ -97,7 +114,6 @@ class RingSpace:
         "file",
         "files",
         "flush",
-        "largest",
         "margin",
         "oldest",
         "reserve",
@@ -111,7 +127,6 @@ class RingSpace:
         self.file = geometry.data_size // BLOCK_SIZE
         self.flush = alignment // BLOCK_SIZE
         self.oldest = 0
-        self.largest = 1
         self.threshold = geometry.capacity * THRESHOLD_PERCENT // 100 // BLOCK_SIZE
         self.margin = max(4 * self.flush, min(_SPARE_FLUSHES * self.flush, self.file // 8))
         self.reserve = self.file // 16
@@ -138,9 +153,10 @@ class RingSpace:
             for index in range(first + 1, last + 1):
                 held[index] = held.get(index, 0) + 1
 
-    def hold_in(self, index: int, count: int) -> None:
-        """So many records more are written within the file `index`."""
-        self._held[index] = self._held.get(index, 0) + count
+    def hold_placed(self, placed: Mapping[int, int]) -> None:
+        """So many records more lie within each of these files."""
+        for index, count in placed.items():
+            self._held[index] = self._held.get(index, 0) + count
 
     def release(self, records: Iterable[int]) -> None:
         """What these records, packed, were removed by is synced."""
@@ -186,6 +202,10 @@ class RingSpace:
     def end(self) -> int:
         """The place that may not be passed."""
         return (self.oldest + self.files) * self.file
+
+    def free(self, position: int) -> int:
+        """Free blocks behind the position, but for the padding of this flush; negative if not even that has room."""
+        return self.end - position - self.flush
 
     # ---- what may be written ----
 

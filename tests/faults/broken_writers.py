@@ -5,19 +5,24 @@ completion before sync     a record is called durable when it is written
 lost dequeue               a dequeue that would begin a file is not written
 wrong overwrite indicator  every lap has the same
 flushes overlap            flush n + 1 is written before flush n is synced
-relocation without a sync  a file counts as free when its records are copied, not when the copies are on the disk
+compaction without a sync  a file counts as free when its records are copied, not when the copies are on the disk
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from store.journal.compaction import Compactor, blocks_in_passing
+from store.journal.flushes import FlushQueue
+from store.journal.live_records import LiveRecords
 from store.journal.space import RingSpace
-from store.journal.step import Step
-from store.journal.version_2_writer import Version2Writer
+from store.journal.step import Step, Write
+from store.journal.version_2_writer import Version2Writer, open_writer
+from store.journal.write_batch import Identity, WriteBatch
+from store.journal.writer_state import WriterState
 from tests.faults.journal_harness import JournalLife
 
 
@@ -38,38 +43,40 @@ class CompletesBeforeSync(JournalLife):
         return step
 
 
-class _LosesDequeue(Version2Writer):
-    __slots__ = ()
-
-    def dequeue(self, rid: int, target: int) -> None:
-        if self._position == self._file_end:
-            self.check_dequeue(target)
-            self._drop(target, dequeues=1)
-        else:
-            super().dequeue(rid, target)
-
-
 class LosesDequeue(JournalLife):
     """Lost dequeue."""
 
-    writer_class = _LosesDequeue
+    def dequeue(self, rid: int, target: int, xid: bytes = b"") -> bool:
+        writer = self.writer
+        if xid or writer.batch.position != writer.batch.file_end:
+            return super().dequeue(rid, target, xid)
+        writer.check_dequeue(target)
+        return self._do("dequeue", target, xid, b"", lambda: writer.records.dequeued(target))
 
 
 class _SameIndicator(Version2Writer):
     __slots__ = ()
 
-    def _enter(self, rest: int) -> None:
-        super()._enter(rest)
-        place, content = self._headers[self._index]
-        header = decode_file_header(content.ljust(2 * SLOT_SIZE, b"\0"))
-        assert header is not None
-        self._headers[self._index] = (place, encode_header_slot(replace(header, overwrite_indicator=0)))
+    def next_flush(self) -> Step | None:
+        step = super().next_flush()
+        return None if step is None else step._replace(writes=[_with_indicator_0(write) for write in step.writes])
+
+
+def _with_indicator_0(write: Write) -> Write:
+    if write.offset >= DATA_OFFSET:
+        return write
+    header = decode_file_header(bytes(write.content).ljust(2 * SLOT_SIZE, b"\0"))
+    assert header is not None
+    return write._replace(content=encode_header_slot(replace(header, overwrite_indicator=0)))
 
 
 class SameIndicator(JournalLife):
     """Wrong overwrite indicator."""
 
-    writer_class = _SameIndicator
+    @staticmethod
+    def open_writer(identity: Identity, geometry: Geometry, **options: Any) -> Version2Writer:
+        made = open_writer(identity, geometry, **options)
+        return _SameIndicator(identity, made.batch, made.flushes, made.space, made.records, made.compactor)
 
 
 class OverlapsFlushes(JournalLife):
@@ -109,23 +116,31 @@ class _EagerSpace(RingSpace):
         return super().compaction_needs(largest, escorts) - self.file + largest
 
 
-class _FreesEarly(Version2Writer):
-    __slots__ = ()
+class _EagerRecords(LiveRecords):
+    __slots__ = ("_flushes",)
 
-    def _count_state(self) -> None:
-        self._space = _EagerSpace(Geometry(self._files, self._file * BLOCK_SIZE), 512, self._chunk)
-        super()._count_state()
+    def __init__(self, batch: WriteBatch, space: RingSpace, state: WriterState, flushes: FlushQueue) -> None:
+        super().__init__(batch, space, state.live, state.transactions)
+        self._flushes = flushes
 
-    def _move(self, rid: int, place: int, blocks: int) -> None:
-        super()._move(rid, place, blocks)
-        self._space.release([self._removed.pop()])
-        self._space.settle(self.unsynced_place)
+    def moved(self, rid: int, place: int, blocks: int) -> None:
+        super().moved(rid, place, blocks)
+        self._space.release([self._batch.removed.pop()])
+        self._space.settle(self._flushes.synced_place)
 
 
 class FreesEarly(JournalLife):
-    """Relocation without a sync."""
+    """Compaction without a sync."""
 
-    writer_class = _FreesEarly
+    @staticmethod
+    def open_writer(identity: Identity, geometry: Geometry, **options: Any) -> Version2Writer:
+        made = open_writer(identity, geometry, **options)
+        batch, flushes, in_passing = made.batch, made.flushes, blocks_in_passing(options["page"])
+        chunk = max(geometry.data_size // BLOCK_SIZE, in_passing)
+        space = _EagerSpace(geometry, 512, chunk)
+        records = _EagerRecords(batch, space, options["state"], flushes)
+        compactor = Compactor(batch, flushes, space, records, options["read"], in_passing=in_passing, chunk=chunk)
+        return Version2Writer(identity, batch, flushes, space, records, compactor)
 
 
 BROKEN: Final[dict[str, type[JournalLife]]] = {
@@ -134,5 +149,5 @@ BROKEN: Final[dict[str, type[JournalLife]]] = {
     "lost dequeue": LosesDequeue,
     "wrong overwrite indicator": SameIndicator,
     "flushes overlap": OverlapsFlushes,
-    "relocation without a sync": FreesEarly,
+    "compaction without a sync": FreesEarly,
 }

@@ -23,7 +23,7 @@ from store.journal.resumption import state_of
 from store.journal.space import SIZE_BITS, SIZE_MASK
 from store.journal.step import JournalBusyError, JournalFullError, Step
 from store.journal.storage import JournalStorage, create_journal
-from store.journal.version_2_writer import Version2Writer
+from store.journal.version_2_writer import Version2Writer, open_writer
 from store.journal.write_batch import Identity
 from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
 
@@ -129,7 +129,7 @@ class JournalLife:
         moved_dequeues: transactions' dequeues that were copied forward with their messages.
     """
 
-    writer_class: type[Version2Writer] = Version2Writer
+    open_writer: Callable[..., Version2Writer] = staticmethod(open_writer)
 
     def __init__(self, disk: SimulatedDisk, seed: int = 0) -> None:
         self.disk = disk
@@ -152,7 +152,7 @@ class JournalLife:
         self.storage.sync_end(state.position)
         self.moved_dequeues = 0
         rng = random.Random(seed)
-        self.writer = self.writer_class(
+        self.writer = self.open_writer(
             Identity('queue "q"', 7, 1),
             self.geometry,
             alignment=journal.info.flush_alignment,
@@ -178,7 +178,7 @@ class JournalLife:
     @property
     def lap(self) -> int:
         """How often the ring was gone round."""
-        return max(0, self.writer._position - 1) * BLOCK_SIZE // self.geometry.capacity
+        return max(0, self.writer.batch.position - 1) * BLOCK_SIZE // self.geometry.capacity
 
     # ---- records ----
 

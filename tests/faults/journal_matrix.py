@@ -121,7 +121,7 @@ class _History:
         counts = self.matrix.counts
         counts.update(life.counts)
         counts["laps"] += life.lap
-        counts["relocated"] += life.writer.relocated
+        counts["relocated"] += life.writer.compactor.copied
         counts["moved dequeues"] += life.moved_dequeues
         counts["refused"] += sum(life.refused.values())
 

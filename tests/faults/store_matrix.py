@@ -52,7 +52,7 @@ class CrashMatrix:
             disk.crash(power_loss=rng.random() < 0.5)
 
     def _count(self, life: StoreLife) -> None:
-        relocated = sum(journal_of(queue).writer.relocated for queue in life.queues())
+        relocated = sum(journal_of(queue).writer.compactor.copied for queue in life.queues())
         for name, count in (("refused", life.refused), ("relocated", relocated), ("answered", life.answered)):
             self.counts[name] = self.counts.get(name, 0) + count
 

@@ -89,7 +89,7 @@ def note(seen: Counter[str], life: SnapshotLife, snapshot: Snapshot) -> None:
         numbers = range(journal.geometry.files)
         files = [file for file in map(journal.file_at, numbers) if file is not None]
         seen["dead files"] += bool(journal.size) and any(not journal.bytes_in(file) for file in files)
-    seen["relocated"] += any(journal.writer.relocated for journal in life.store.journals.values())
+    seen["relocated"] += any(journal.writer.compactor.copied for journal in life.store.journals.values())
 
 
 def test_a_second_copy_and_a_second_snapshot() -> None:
@@ -281,7 +281,7 @@ def test_a_snapshot_that_cannot_be_taken_leaves_nothing(is_full: bool) -> None:
         assert len(errors) == 20
         assert all(str(error).startswith("a snapshot cannot be taken: ") for error in errors)
         assert CHECKPOINT not in life.disk.names("/")
-        pins = [pin for journal in life.store.journals.values() for pin in journal.writer._space._pins]
+        pins = [pin for journal in life.store.journals.values() for pin in journal.writer.space._pins]
         assert not any(pin.holds for pin in pins)
         life.delete_queue()
         life.quiesce()

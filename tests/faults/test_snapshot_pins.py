@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from formats.rhm.geometry import Geometry
-from store.journal.compaction import Cut
+from store.journal.space import Cut
 from store.journal.step import Step
 from tests.faults.journal_harness import JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape

@@ -61,7 +61,7 @@ class TestPins:
                 if number % 20 == 0:
                     made.store.start()
             assert refused == 0
-            assert made.journals["orders"].writer.relocated > 10
+            assert made.journals["orders"].writer.compactor.copied > 10
             assert first in made.journals["orders"].writer.live
             (overtaken,) = snapshot.overtaken
             assert overtaken.directory == made.journals["orders"].directory
@@ -119,7 +119,7 @@ class TestPins:
     def test_what_was_released_is_overwritten(self, tmp_path: Path) -> None:
         with lab(tmp_path) as made:
             snapshot, _ = made.snapshot()
-            oldest = made.journals["orders"].writer._space
+            oldest = made.journals["orders"].writer.space
             for _ in range(300):
                 made.dequeue("orders", made.enqueue("orders", 100))
                 made.store.start()

@@ -29,9 +29,9 @@ BLOCKS = 4096 // BLOCK_SIZE
 def records(ring: MemoryRing, start: int = 0) -> Iterator[tuple[int, RecordHeader, bytes, bytes]]:
     """Place, header, xid and data of all records from a place on."""
     place = start
-    while place < ring.writer._position:
+    while place < ring.writer.batch.position:
         index = place // (ring.geometry.data_size // BLOCK_SIZE)
-        salt = ring.writer._salts[index]
+        salt = ring.writer.batch.salts[index]
         size = ring.geometry.capacity // 2
         header, xid, data = decode_record(ring.read(place, size), salt=salt)
         yield place, header, xid, data
@@ -95,10 +95,10 @@ def test_the_bytes_are_those_of_the_builder(alignment: int) -> None:
     assert writer.seal()
     ring.drain()
     builder.seal()
-    assert writer._index >= 2, "several files"
-    assert not writer.relocated
+    assert writer.batch.index >= 2, "several files"
+    assert not writer.compactor.copied
     assert [bytes(file[DATA_OFFSET:]) for file in ring.files] == [bytes(file[DATA_OFFSET:]) for file in builder.files]
-    for file in range(writer._index + 1):
+    for file in range(writer.batch.index + 1):
         mine, theirs = header_of(ring, file), decode_file_header(bytes(builder.files[file][:DATA_OFFSET]))
         assert theirs is not None
         for name in ("overwrite_indicator", "file_number", "first_record_offset", "first_flush", "salt", "queue_id"):
@@ -113,7 +113,7 @@ def test_each_flush_ends_with_a_flagged_record_at_a_multiple_of_the_alignment() 
         for _ in range(count):
             ring.enqueue(1)
         ring.drain()
-        ends.append(ring.writer._position)
+        ends.append(ring.writer.batch.position)
     assert [end % 4 for end in ends] == [0] * 5
     flagged = [(place, header) for place, header, _, _ in records(ring) if header.flags & LAST_OF_FLUSH]
     assert [place + header.size // BLOCK_SIZE for place, header in flagged] == ends
@@ -125,7 +125,7 @@ def test_at_a_large_alignment_the_header_counts() -> None:
     ring = MemoryRing(Geometry(4, 16384), 4096)
     ring.enqueue(1)
     ring.drain()
-    assert ring.writer._position * BLOCK_SIZE + DATA_OFFSET == 4096
+    assert ring.writer.batch.position * BLOCK_SIZE + DATA_OFFSET == 4096
 
 
 def test_no_write_is_longer_than_a_page() -> None:
@@ -267,13 +267,13 @@ def test_a_journal_closed_again_unused_needs_no_second_seal() -> None:
     assert not ring.step()
     ring.enqueue(1)
     ring.restart(sealed=True)
-    before = ring.writer._position
+    before = ring.writer.batch.position
     assert ring.writer.seal()
     assert not ring.step()
     ring.restart(sealed=False)
     assert ring.writer.seal(), "not sealed before: one filler does for restart and seal"
     ring.drain()
-    assert ring.writer._position == before + 4
+    assert ring.writer.batch.position == before + 4
     *_, last = [header for _, header, _, _ in records(ring)]
     assert (last.flags & SEAL, last.flush) == (SEAL, 65538)
 
@@ -285,7 +285,7 @@ def test_a_relocated_message_is_a_copy_that_is_flagged() -> None:
     ring = MemoryRing(RING)
     ring.enqueue_data(b"stuck")
     stuck = ring.rid
-    while not ring.writer.relocated:
+    while not ring.writer.compactor.copied:
         ring.enqueue(3)
         ring.dequeue(ring.rid)
         ring.drain()
@@ -302,7 +302,7 @@ def test_a_locked_message_is_relocated_with_its_dequeue_and_an_open_enqueue_with
     ring.dequeue_in(b"x", locked)
     ring.enqueue_data(b"open", b"x")
     opened = ring.rid
-    while ring.writer.relocated < 2:
+    while ring.writer.compactor.copied < 2:
         ring.enqueue(3)
         ring.dequeue(ring.rid)
         ring.drain()
@@ -373,11 +373,11 @@ def test_room_is_counted_as_the_threshold_does() -> None:
     limit = 8 * 512 * THRESHOLD_PERCENT // 100
     for blocks in (1, 7, 20):
         ring.enqueue(blocks)
-    assert ring.writer._room == limit - 28 - 3
+    assert ring.writer.records.room == limit - 28 - 3
     ring.dequeue(2)
-    assert ring.writer._room == limit - 21 - 2
+    assert ring.writer.records.room == limit - 21 - 2
     ring.restart()
-    assert ring.writer._room == limit - 21 - 2
+    assert ring.writer.records.room == limit - 21 - 2
 
 
 # ---- what checks say ----
@@ -406,7 +406,7 @@ def test_a_check_finds_nothing_wrong(seed: int, is_clean: bool) -> None:
     if is_clean:
         assert ring.writer.seal()
         ring.drain()
-    assert ring.writer.relocated + ring.counts["relocated"] > 0
+    assert ring.writer.compactor.copied + ring.counts["relocated"] > 0
     assert ring.laps > 4
     disk = disk_of(ring)
     checked = check_store(disk, open_store(disk, DIRECTORY), paranoid=True)

@@ -10,7 +10,7 @@ from typing import Final
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from formats.rhm.headers import FIXED_SIZE, data_crc
 from store.journal.step import JournalBusyError, JournalFullError, Step
-from store.journal.version_2_writer import Version2Writer
+from store.journal.version_2_writer import open_writer
 from store.journal.write_batch import Identity
 from store.journal.writer_state import WriterState, new_state
 
@@ -39,7 +39,7 @@ class MemoryRing:
         self._begin(new_state())
 
     def _begin(self, state: WriterState) -> None:
-        self.writer = Version2Writer(
+        self.writer = open_writer(
             Identity('queue "q"', 7, 1),
             self.geometry,
             alignment=self.alignment,
@@ -86,16 +86,16 @@ class MemoryRing:
             self.drain()
         live = dict(sorted(writer.live.items(), key=lambda entry: entry[1]))
         state = WriterState(
-            writer._position,
+            writer.batch.position,
             writer.synced,
             writer.last_flush,
             sealed,
-            writer._salts,
-            writer._slots,
+            writer.batch.salts,
+            writer.batch.slots,
             live,
             writer.transactions,
         )
-        self.counts["relocated"] += writer.relocated
+        self.counts["relocated"] += writer.compactor.copied
         self._begin(state)
 
     def do(self, append: Callable[[int], None]) -> None:
@@ -147,11 +147,11 @@ class MemoryRing:
     def free(self) -> list[int]:
         writer = self.writer
         dequeues = {rid for each in writer.transactions.values() for rid in each.dequeues.values()}
-        return [rid for rid in writer.live if rid not in writer._locked and rid not in dequeues]
+        return [rid for rid in writer.live if rid not in writer.records.locked and rid not in dequeues]
 
     @property
     def laps(self) -> float:
-        return self.writer._position * BLOCK_SIZE / self.geometry.capacity
+        return self.writer.batch.position * BLOCK_SIZE / self.geometry.capacity
 
     @property
     def fill(self) -> int:

@@ -380,7 +380,7 @@ class Child:
             delivered[name] = [token for token in held.live if self.random.random() < 0.3]
             ids[held.journal.queue_id] = [held.live[token] for token in delivered[name]]
         say(closing=delivered)
-        relocated = sum(held.journal.writer.relocated for held in self.queues.values())
+        relocated = sum(held.journal.writer.compactor.copied for held in self.queues.values())
         say(closed=self.store.close(ids), relocated=relocated)
 
 
