@@ -24,7 +24,7 @@ from formats.rhm.jinf import JournalInfo
 from formats.wording import plural, printable
 from store.environment import Environment
 from store.errors import StoreError
-from store.journal.compaction import MAX_BLOCKS
+from store.journal.compaction import MAX_COPIED_BLOCKS
 from store.journal.space import RingSpace
 from store.journal.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.storage import create_journal, remove_journal
@@ -88,7 +88,7 @@ class JournalContent:
         """Whether a journal with that geometry, whose flushes are padded to `alignment` bytes, takes all of it."""
         if geometry.files < _LEAST_FILES:
             return False
-        space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, MAX_BLOCKS))
+        space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS))
         outcomes = self.outcome_blocks + self.transactions * space.flush
         if self.blocks + self.messages + outcomes > space.threshold:
             return False

@@ -10,7 +10,7 @@ lets a record pass, or raises:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from store.journal.compaction import Compactor
@@ -20,20 +20,8 @@ from store.journal.space import MAX_BLOCKS, RingSpace
 from store.journal.step import JournalBusyError, JournalFullError, ThresholdError, over_threshold
 from store.journal.write_batch import WriteBatch
 
-
-class Ends(NamedTuple):
-    """Up to where plain records may be appended without asking; -1 for nowhere.
-
-    Attributes:
-        enqueues: the place that the end of an enqueue may not pass.
-        dequeues: the place before which a dequeue must begin.
-    """
-
-    enqueues: int
-    dequeues: int
-
-
-NOWHERE = Ends(-1, -1)
+#: As `Admission.ends`: no plain record may be appended without asking.
+NOWHERE: Final = (-1, -1)
 
 
 class Admission:
@@ -57,11 +45,6 @@ class Admission:
     ) -> None:
         self._title, self._batch, self._flushes = title, batch, flushes
         self._space, self._records, self._compactor = space, records, compactor
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a flush of one filler fits in the ring."""
-        return self._space.free(self._batch.position) >= 0
 
     def threshold(self, blocks: int, count: int, largest: int, outcome: int) -> None:
         """The first rule of `space`, for `count` messages of `blocks` in all, and what their outcome needs."""
@@ -112,14 +95,18 @@ class Admission:
     def _over_threshold(self) -> ThresholdError:
         return over_threshold(self._title, self._space.files, self._space.file * BLOCK_SIZE // PAGE_SIZE)
 
-    def ends(self) -> Ends:
-        """Up to where plain records may be appended without asking: within the file, whatever they are."""
+    def ends(self) -> tuple[int, int]:
+        """Up to where plain records may be appended without asking: within the present file, whatever they are.
+
+        Returns:
+            The place that the end of an enqueue may not pass, and that before which a dequeue must begin; -1 for none.
+        """
         space, records, position, file_end = self._space, self._records, self._batch.position, self._batch.file_end
         rest = file_end - position
-        free = space.free(position)
-        if space.drains(free - space.reserve - rest, records.messages + rest, records.outcomes):
-            return Ends(file_end, file_end)
+        free, messages = space.free(position), records.messages
+        if space.drains(free - space.reserve - rest, messages + rest, records.outcomes):
+            return file_end, file_end
         end = space.end - space.compaction_needs(records.largest, records.escorts) - space.flush
         if space.compacts(records.blocks + rest + space.reserve, records.largest, records.escorts):
-            return Ends(min(file_end, end - space.reserve), min(file_end, end + space.margin // 2))
-        return Ends(-1, file_end if space.drains(free, records.messages, records.outcomes) else -1)
+            return min(file_end, end - space.reserve), min(file_end, end + space.margin // 2)
+        return -1, file_end if space.drains(free, messages, records.outcomes) else -1

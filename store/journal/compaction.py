@@ -34,7 +34,7 @@ _ENQUEUE: Final = word(Kind.ENQUEUE, 2, MOVED)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2, MOVED)
 _DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, MOVED | COMMIT_DECISION)
 _MIN_PAGES: Final = 4  # copied by one flush, at least
-MAX_BLOCKS: Final = 8192  # copied by a flush that is made for nothing else: 1 MiB
+MAX_COPIED_BLOCKS: Final = 8192  # copied by a flush that is made for nothing else: 1 MiB
 
 
 def blocks_in_passing(page: int) -> int:
@@ -133,6 +133,8 @@ class Compactor:
 
     def after_flush(self) -> None:
         """A flush is on the disk, and what it removed is let go of."""
+        if not self._wanted:
+            return
         if self._space.free(self._batch.position) >= self._wanted:
             self._wanted = 0
         elif self._space.oldest > self._turn_end:
@@ -140,8 +142,9 @@ class Compactor:
 
     def after_restart(self) -> None:
         """Copy the dequeues that a crash left before the copies of their messages."""
-        while self._overtaken:
-            self._copy_escort(self._overtaken.pop())
+        for target in self._overtaken:
+            self._copy_escort(target)
+        self._overtaken.clear()
 
     def _runs_short(self) -> bool:
         """Whether compaction had better begin, so that nobody has to wait for it.

@@ -34,7 +34,7 @@ from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, record_blocks, word
 from formats.rhm.records import COMMIT_DECISION, TAIL, Kind
 from store.journal.admission import NOWHERE, Admission
-from store.journal.compaction import MAX_BLOCKS, Compactor, blocks_in_passing
+from store.journal.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
 from store.journal.flushes import Flush, FlushQueue
 from store.journal.live_records import LiveRecords
 from store.journal.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
@@ -86,7 +86,7 @@ def open_writer(
         clock=clock,
     )
     in_passing = blocks_in_passing(page)
-    chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_BLOCKS), in_passing)
+    chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS), in_passing)
     flushes = FlushQueue(geometry, page=page, synced=state.flush, place=state.position)
     space = RingSpace(geometry, alignment, chunk)
     records = LiveRecords(batch, space, state.live, state.transactions)
@@ -292,7 +292,8 @@ class Version2Writer:
 
     def _admit(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:
         """Let `count` messages pass, with the dequeues of their transaction. Raises as `enqueue`."""
-        self._check_usable()
+        if self.failure is not None:
+            raise JournalFailedError(str(self.failure))
         self._admission.threshold(blocks, count, largest, outcome)
         self._make_ready()
         self._admission.kept(blocks, count, outcome, largest, escorts)
@@ -305,16 +306,13 @@ class Version2Writer:
 
     def _make_ready(self) -> None:
         """Before anything is appended the long way: what has to come before the first record after a restart."""
-        self._check_usable()
-        if not self._admission.has_room:
+        if self.failure is not None:
+            raise JournalFailedError(str(self.failure))
+        if self.space.free(self.batch.position) < 0:
             raise JournalFullError(f"Journal full on {self.identity.title}.")
         if self.batch.needs_restart:
             self._add(self.batch.restart())
-        self.compactor.after_restart()
-
-    def _check_usable(self) -> None:
-        if self.failure is not None:
-            raise JournalFailedError(str(self.failure))
+            self.compactor.after_restart()
 
     def _set_ends(self) -> None:
         """The position, the end of the ring or what is live has changed otherwise than by a plain record."""
@@ -376,10 +374,15 @@ class Version2Writer:
         batch, flushes = self.batch, self.flushes
         if flushes.is_under_way or self.failure is not None:
             return None
-        if flushes.in_flight is None and not batch.is_sealed and not self._compact():
-            return None
-        if batch.pieces and flushes.is_empty:
-            self._add(batch.close())
+        if flushes.in_flight is None:
+            try:
+                if not batch.is_sealed and self.compactor.before_flush():
+                    self._set_ends()
+            except (RhmError, OSError) as error:
+                self._fail(f"a record that has to be copied forward cannot be read: {error}")
+                return None
+            if batch.pieces and flushes.is_empty:
+                self._add(batch.close())
         return flushes.next_step()
 
     def flushed(self) -> None:
@@ -413,20 +416,10 @@ class Version2Writer:
         """
         if self.failure is None and not self.batch.needs_seal:
             return True
-        if self.failure is not None or not self._admission.has_room:
+        if self.failure is not None or self.space.free(self.batch.position) < 0:
             return False
         for flush in self.batch.seal():
             self._add(flush)
-        return True
-
-    def _compact(self) -> bool:
-        """Have the flush that is about to be closed take copies along. False if the journal has failed."""
-        try:
-            if self.compactor.before_flush():
-                self._set_ends()
-        except (RhmError, OSError) as error:
-            self._fail(f"a record that has to be copied forward cannot be read: {error}")
-            return False
         return True
 
     def _add(self, flush: Flush) -> None:

@@ -202,7 +202,8 @@ class WriteBatch:
 
     def _enter(self, rest: int) -> None:
         """Make the header of the next file, in which the record that reaches it has so many blocks still to come."""
-        self._count_placed()
+        if self.placed:
+            self._count_placed()
         self.index += 1
         self.file_end += self._file
         offset = 0 if rest >= self._file else DATA_OFFSET + rest * BLOCK_SIZE
@@ -229,23 +230,25 @@ class WriteBatch:
         self.salt = SALT.pack(salt)
 
     def _count_placed(self) -> None:
-        if self.placed:
-            self._placed[self.index] = self.placed
-            self.placed = 0
+        self._placed[self.index] = self.placed
+        self.placed = 0
 
     def forget_files(self, before: int) -> None:
         """The files up to there are free, and no record in them is read again; the present one is kept."""
-        for index in [index for index in self.salts if index < min(before, self.index)]:
-            del self.salts[index]
+        salts, before = self.salts, min(before, self.index)
+        for index in [index for index in salts if index < before]:
+            del salts[index]
 
     # ---- flushes ----
 
     def close(self) -> Flush:
         """Pad what is gathered, flag its last record, and begin to gather the next flush."""
         if blocks := self._to_alignment():
-            self._fill(blocks, 0)
-        self._flag_last()
-        self._count_placed()
+            self._fill(blocks, LAST_OF_FLUSH)
+        else:
+            self._flag_last()
+        if self.placed:
+            self._count_placed()
         content = b"".join(self.pieces)
         assert len(content) == (self.position - self.start) * BLOCK_SIZE
         flush = Flush(self.number, self.start, self.position, content, self._headers, self._placed, self.removed)
