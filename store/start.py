@@ -108,7 +108,7 @@ class StartedQueue:
         """The messages, by record id. To be read before anything is appended to the journal."""
         reader, journal = self._reader, self.journal
         for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            # Where records were relocated, to make room for outcomes, what the walk read may be overwritten.
+            # Where records were copied forward, to make room for outcomes, what the walk read may be overwritten.
             moved = journal.writer.compactor.copied > 0
             data = journal.load(rid) if moved else reader.stream.read(*reader.data_of_enqueue(place))
             yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))

@@ -7,7 +7,7 @@ Each format has its own rule; what they share is a *limit*, bytes that may be in
                 In use is everything from the beginning of the oldest live record's file to the end of the journal, so
                 one old message holds back all that was written after it, needed or not.
     version 2   DESIGN, "The journal". The blocks of the live records, and one more for the dequeue of each, may be 80 %
-                of the ring. Where they stand does not matter, since old ones are relocated.
+                of the ring. Where they stand does not matter, since old ones are copied forward.
     linear      no ring, no limit: files are added as long as the disk has room.
 
 qpidd's algorithm counts, file by file, how far the record to be enqueued and the reserve reach. It accepts exactly

@@ -117,7 +117,7 @@ class EnqueueMap:
                 self._merge()
 
     def move(self, rid: int, place: int) -> None:
-        """A record was relocated: its later copy is at `place`. One that is not there is added."""
+        """A record was copied forward: its later copy is at `place`. One that is not there is added."""
         index = self._find(rid)
         if rid in self._late:
             self._late[rid] = (place, self._late[rid][1])

@@ -196,7 +196,7 @@ class JournalRecovery:
         transaction = self.transactions.close(xid)
         if transaction is None:
             return False
-        # Enqueues first, wherever they stand: one that was relocated follows the dequeue of the same transaction.
+        # Enqueues first, wherever they stand: one that was copied forward follows the dequeue of the same transaction.
         for operation in transaction:
             if operation.is_enqueue:
                 self._indexed_later += 1

@@ -6,8 +6,7 @@ live record is `oldest`, and the writer must not enter the file that comes round
 
     free = (oldest + files) × file - position
 
-A record is live from its enqueue until the dequeue, or the outcome of the transaction, that removes it is *synced*. A
-transactional dequeue is kept like a live record until its transaction is over.
+What is live, `live_records` says; its places are held until what removes it is synced.
 
 Three rules keep the ring from filling up with a message that nobody can remove (DESIGN, "Fill"):
 

@@ -71,7 +71,7 @@ class Transaction:
             self._has_copies = True
 
     def _drop_earlier_copies(self) -> None:
-        """Drop what was moved later. Done once, when asked: a giant transaction may be relocated whole.
+        """Drop what was moved later. Done once, when asked: a giant transaction may be copied whole.
 
         Two records with one id of which the later was not moved are no copies, and both stay.
         """

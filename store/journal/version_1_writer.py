@@ -14,7 +14,7 @@ included. A file is entered again only when its count is zero. Two rules follow 
                 would come to a file whose count is not zero, or round to the present file
     full        any record is refused that would enter such a file
 
-Nothing here relocates a message: one that stays can bring a journal to where it takes not even dequeues, as it does in
+Nothing here is compacted: a message that stays can bring a journal to where it takes not even dequeues, as it does in
 qpidd. qpidd writes a record first and rotates to the next file afterwards, so the operation that it refuses as "full"
 may be on the disk; here nothing is written of what is refused. A record id that is enqueued twice, which qpidd notices
 after it wrote the record, is refused likewise.

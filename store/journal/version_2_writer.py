@@ -14,10 +14,9 @@ The writer is made of parts, each of which knows only those above it:
     compactor    `compaction`     copies the oldest live records forward, so that the ring does not fill up
     admission    `admission`      whether a record may be written, by the rules of `space`
 
-A record goes through them in that order from the end: it is admitted; appended to the batch; noted in the records.
-Plain records, nearly all there are, take a path of their own without a call: they are appended here as long as they
-end before the place that admission gave last (`_set_ends`), which it works out anew when anything changes that the
-place depends on.
+A record is admitted, appended to the batch, and noted in the records. Plain records, nearly all there are, take a
+shorter path: they are appended right here, without a call, as long as they end before a place that admission gives.
+That place is worked out anew (`_set_ends`) when anything changes that it depends on.
 
 A flush is closed when the one before it is synced: what comes meanwhile gathers. It may take copies of old records
 along, and none is handed out that would overwrite anything live.
