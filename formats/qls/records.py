@@ -16,8 +16,10 @@ from formats.rhm.records import EXTERNAL, PADDING, Kind
 VERSION: Final = 2
 SECTOR_SIZE: Final = 4096
 
+MAGIC_PREFIX: Final = b"QLS"  # what each magic begins with
+
 #: Kind -> magic, "QLS?" read as a little-endian number.
-MAGICS: Final = {kind: int.from_bytes(b"QLS" + bytes([kind >> 24]), "little") for kind in Kind}
+MAGICS: Final = {kind: int.from_bytes(MAGIC_PREFIX + bytes([kind >> 24]), "little") for kind in Kind}
 _KINDS: Final = {magic: kind for kind, magic in MAGICS.items() if kind is not Kind.FILE}
 
 COMMON: Final = struct.Struct("<IHHQQ")  # magic, version, flags, serial, rid

@@ -13,6 +13,8 @@ from formats.checksum import extend_crc32c
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, padded
 
+MAGIC_PREFIX: Final = b"RHM"  # what each magic begins with
+
 
 class Kind(IntEnum):
     """What a record is: the value is its magic, "RHM?" read as a little-endian number."""

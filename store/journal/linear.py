@@ -18,6 +18,7 @@ from zlib import adler32
 from formats.qls.file_header import FIRST_RECORD_OFFSET
 from formats.qls.records import (
     HEADER,
+    MAGIC_PREFIX,
     MAGICS,
     MAX_HEADER_SIZE,
     SECTOR_SIZE,
@@ -51,7 +52,7 @@ _ENQUEUE_TAIL: Final = MAGICS[Kind.ENQUEUE] ^ 0xFFFFFFFF
 class LinearRecords(JournalRecords):
     """The records of one linearstore journal."""
 
-    magic: ClassVar[bytes] = b"QLS"
+    magic: ClassVar[bytes] = MAGIC_PREFIX
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
     first_record_field: ClassVar[int] = FIRST_RECORD_OFFSET
     known_flags: ClassVar[Mapping[Kind, int]] = {

@@ -15,7 +15,7 @@ from formats.qls.file_header import (
     header_oddities,
     looks_reset,
 )
-from formats.qls.records import MAGICS, RecordHeader, decode_record
+from formats.qls.records import MAGIC_PREFIX, MAGICS, RecordHeader, decode_record
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind, is_padding
 from store.damage import Damage
@@ -126,7 +126,7 @@ def _without_header(opened: ReadableFile, lost: Damage, damage: list[Damage]) ->
 def _first_good_record(content: bytes) -> RecordHeader | None:
     """The first record in a file, wherever the file's header would say that it is."""
     for offset in range(DATA_OFFSET, len(content), BLOCK_SIZE):
-        if content.startswith(b"QLS", offset) and (header := _record_at(content, offset)) is not None:
+        if content.startswith(MAGIC_PREFIX, offset) and (header := _record_at(content, offset)) is not None:
             return header
     return None
 
@@ -155,7 +155,7 @@ def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
     try:
         content = opened.read(begin, min(_FIRST_PROBE, opened.size - begin))
         first = _record_at(content, 0)
-        if content.startswith(b"QLS") and (first is None or first.serial != header.serial):
+        if content.startswith(MAGIC_PREFIX) and (first is None or first.serial != header.serial):
             content = opened.read(begin, min(_PROBE, opened.size - begin))
     except OSError:
         return None

@@ -17,6 +17,7 @@ from formats.rhm.headers import HEADER_1, MAGIC_MASK, word
 from formats.rhm.records import (
     COMMIT_DECISION,
     EXTERNAL,
+    MAGIC_PREFIX,
     MAX_HEADER_SIZE,
     OVERWRITE_INDICATOR,
     TAIL,
@@ -45,7 +46,7 @@ def _ignore_dequeue(_rid: int, _dequeued_rid: int, _place: int) -> None:
 class Version1Records(JournalRecords):
     """The records of one version-1 journal."""
 
-    magic: ClassVar[bytes] = b"RHM"
+    magic: ClassVar[bytes] = MAGIC_PREFIX
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
     first_record_field: ClassVar[int] = FIRST_RECORD_OFFSETS[1]
     usual_flags: ClassVar[int] = OVERWRITE_INDICATOR

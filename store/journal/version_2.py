@@ -19,6 +19,7 @@ from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.headers import FLAGS_SHIFT, FLUSH, FLUSH_OFFSET, HEADER_2, RESTART_GAP, word
 from formats.rhm.records import (
     LAST_OF_FLUSH,
+    MAGIC_PREFIX,
     MAX_HEADER_SIZE,
     SALT,
     SEAL,
@@ -86,7 +87,7 @@ class FlushState:
 class Version2Records(JournalRecords):
     """The records of one version-2 journal."""
 
-    magic: ClassVar[bytes] = b"RHM"
+    magic: ClassVar[bytes] = MAGIC_PREFIX
     max_header_size: ClassVar[int] = MAX_HEADER_SIZE
     first_record_field: ClassVar[int] = FIRST_RECORD_OFFSETS[2]
     usual_flags: ClassVar[int] = LAST_OF_FLUSH

@@ -21,7 +21,7 @@ from formats.checksum import extend_crc32c
 from formats.rhm.errors import RhmError
 from formats.rhm.file_header import FileHeader
 from formats.rhm.geometry import BLOCK_SIZE
-from formats.rhm.records import MAX_HEADER_SIZE, SALT, TAIL_SIZE, RecordHeader, decode_header, decode_tail
+from formats.rhm.records import MAGIC_PREFIX, MAX_HEADER_SIZE, SALT, TAIL_SIZE, RecordHeader, decode_header, decode_tail
 from store.damage_effects import Effect
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
@@ -30,7 +30,6 @@ from store.journal.records import MAX_XID_SIZE
 from store.journal.ring import Ring
 from store.journal.stream import JournalStream
 
-_MAGIC: Final = b"RHM"
 _ZEROS: Final = SALT.pack(0)
 _CHUNK: Final = 1 << 20
 _LEAST: Final = 2  # records that have to agree
@@ -135,11 +134,11 @@ def _candidates(stream: JournalStream, index: int, file: RingFile) -> list[_Cand
 def _blocks_with_magic(stream: JournalStream, begin: int, end: int) -> Iterator[int]:
     for part in range(begin, end, _CHUNK):
         content = stream.read(part, min(_CHUNK, end - part))
-        at = content.find(_MAGIC)
+        at = content.find(MAGIC_PREFIX)
         while at >= 0:
             if not (part + at) % BLOCK_SIZE:
                 yield part + at
-            at = content.find(_MAGIC, at + 1)
+            at = content.find(MAGIC_PREFIX, at + 1)
 
 
 def _plausible(stream: JournalStream, place: int) -> RecordHeader | None:
