@@ -240,6 +240,7 @@ def test_any_name_is_shown(name: str) -> None:
 @example(Axis.POSITION, [(1 << 63) - 1], 0, [0, 0, 0, 2.0**62], WaitUnit.SECONDS, 1)
 @example(Axis.TIME, [253_402_300_799], 1, [1e-300, 1, 1, 2.0**62], WaitUnit.SECONDS, 1)
 @example(Axis.TIME, [0, 253_402_300_799], 1, [1, 1, 1, 2.0**62], WaitUnit.BYTES, 1)
+@example(Axis.TIME, [0], 1, [1e-3, 1e-3, 1e-3, 1e-3], WaitUnit.RECORDS, 1)
 @example(Axis.TIME, [0], 1, [5e-324, 5e-324, 5e-324, 5e-320], WaitUnit.SECONDS, 5e-324)
 def test_extreme_numbers_are_drawn_inside_of_the_picture(
     axis: Axis, places: list[int], depth: int, waits: list[float], unit: WaitUnit, fill: float

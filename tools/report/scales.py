@@ -126,9 +126,9 @@ def waiting_powers(low: float, high: float, start: float, stop: float) -> Scale:
 
 
 def powers(low: float, high: float, start: float, stop: float, label: Callable[[float], str]) -> Scale:
-    """An axis around `low` to `high`, which are 1 or more: by factors of ten, for bytes of 32."""
+    """An axis around `low` to `high`, from 1 on at least: by factors of ten, for bytes of 32."""
     factor = 32.0 if label is short_size else 10.0
-    values = [factor**power for power in range(ceil(log10(high)) + 2)]
+    values = [factor**power for power in range(ceil(log10(max(high, 1))) + 2)]
     return _log_axis(values, low, high, start, stop, label)
 
 
