@@ -57,7 +57,6 @@ class BindingMaker:
             return None
         await self._kept.make_binding(exchange, binding)
         replaced = exchange.put(binding)
-        _LOG.debug('Queue "%s" bound to "%s" with key "%s"', queue.name, exchange.name, key)
         if exchange.sent is not None and all(each.queue is not queue for each in replaced):
             self._offer_last(exchange, binding)
         for each in replaced:
@@ -76,7 +75,6 @@ class BindingMaker:
             raise NotFoundError(f'queue "{queue.name}" is not bound to exchange "{exchange.name}" with key "{key}"')
         await self._kept.delete_binding(binding)
         exchange.remove(binding)
-        _LOG.debug('Queue "%s" unbound from "%s", key "%s"', queue.name, exchange.name, key)
         return binding
 
     def _offer_last(self, exchange: Exchange, binding: Binding) -> None:

@@ -11,8 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from broker.authorization import ALLOW_ALL, Action, Authorizer, ObjectType
 from broker.bindings import recover_bindings
-from broker.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError
+from broker.caller import BROKER, Caller
+from broker.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError, UnauthorizedError
+from broker.event_log import log_event
+from broker.events import Events
 from broker.exchanges.default import DefaultExchange
 from broker.exchanges.exchange import Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
@@ -60,6 +64,8 @@ class Broker:
         turn: what the event loop's turn has gathered.
         idle_queues: those that are to go if nobody uses them for a while.
         wiring: declares, deletes, binds and unbinds.
+        authorizer: says who may do what.
+        events: what happens, for those who listen.
         in_doubt_messages: messages that distributed transactions in doubt hold, and the store alone.
     """
 
@@ -71,6 +77,9 @@ class Broker:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings, self.store, self.clock = settings, store, clock
+        self.authorizer: Authorizer = ALLOW_ALL
+        self.events = Events()
+        self.events.listen(log_event)
         self.memory = MemoryCeiling(settings.memory_bytes, self.held_memory)
         self.turn = Turn(call_soon, store, self.memory)
         self.transactions: WeakSet[LocalTransaction] = WeakSet()
@@ -107,6 +116,15 @@ class Broker:
             journal=journal,
             clock=self.clock,
         )
+
+    def authorize(
+        self, caller: Caller, action: Action, object_type: ObjectType, name: str, **properties: object
+    ) -> None:
+        """Raises UnauthorizedError if a caller may not do that. `properties` are those of `authorization`'s table."""
+        if caller is BROKER or self.authorizer.allows(caller, action, object_type, name, properties):
+            return
+        what = f'{action.value} {object_type.value} "{name}"'
+        raise UnauthorizedError(f"{caller.user} is not allowed to {what}")
 
     # ---- messages ----
 

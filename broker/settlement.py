@@ -4,6 +4,7 @@
     reject      it moves to its queue's alternate exchange; without one it is dequeued
     release     it is available again, in its old place
     subscribe   who may consume: one alone, or everybody but while there is one alone
+    purge       what waits is dequeued
 
 What belongs to a queue that is deleted meanwhile has gone with it, or moved: nothing is done.
 
@@ -16,10 +17,14 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from broker.authorization import Action, ObjectType
+from broker.caller import Caller
 from broker.errors import ModelError, ResourceLockedError
+from broker.events import Subscribe, Unsubscribe
 from broker.queues.consumer import Consumer
 from broker.queues.entry import Entry
 from broker.queues.queue import Queue
+from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -103,14 +108,46 @@ def release(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered: bool) ->
             queue.release(entry, is_redelivered=is_redelivered)
 
 
-def subscribe(queue: Queue, consumer: Consumer, *, exclusive: bool) -> None:
+def subscribe(
+    broker: Broker,
+    caller: Caller,
+    queue: Queue,
+    consumer: Consumer,
+    destination: str,
+    *,
+    exclusive: bool,
+    arguments: TypedMap = EMPTY_MAP,
+) -> None:
     """Add a consumer, which alone is to have the queue if it is `exclusive`.
 
     Raises:
+        UnauthorizedError: the caller may not consume.
         ResourceLockedError: another one has the queue alone, or this one cannot have it alone.
     """
+    broker.authorize(caller, Action.CONSUME, ObjectType.QUEUE, queue.name)
     if queue.exclusive_consumer is not None or (exclusive and queue.consumer_count):
         raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer, or another one")
     queue.add_consumer(consumer)
     if exclusive:
         queue.exclusive_consumer = consumer
+    host, user = caller.remote_host, caller.user
+    broker.events.emit(Subscribe(host, user, queue.name, destination, exclusive, arguments))
+
+
+def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:
+    """Remove a consumer; a queue that is deleted has none any more."""
+    if not queue.is_deleted:
+        queue.remove_consumer(consumer)
+    broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination))
+
+
+def purge(broker: Broker, caller: Caller, queue: Queue, most: int = 0) -> tuple[int, Settled]:
+    """Remove the messages that wait, at most `most` of them unless that is 0. Returns how many, and NOW or SYNCED.
+
+    Raises:
+        UnauthorizedError: the caller may not.
+        InternalError: a journal cannot be written.
+    """
+    broker.authorize(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
+    count, is_written = queue.purge(most)
+    return count, Settled.SYNCED if is_written else Settled.NOW

@@ -25,7 +25,9 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
+from broker.authorization import Action, ObjectType
 from broker.bindings import BindingMaker
+from broker.caller import BROKER, Caller
 from broker.errors import (
     InvalidArgumentError,
     ModelError,
@@ -35,6 +37,7 @@ from broker.errors import (
     PreconditionFailedError,
     ResourceLockedError,
 )
+from broker.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
 from broker.exchanges.exchange import Binding, Exchange
 from broker.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.kept_wiring import KeptWiring
@@ -89,7 +92,7 @@ def _one_by_one(
 class Wiring:
     """Changes the exchanges, queues and bindings of one broker.
 
-    In all of it an `owner` is whoever can have a queue for himself, a session as a rule; None is the broker itself.
+    In all of it a `caller` is who asks: its authorizer is asked first, and it can have a queue for itself alone.
 
     Args:
         broker: the broker.
@@ -146,8 +149,7 @@ class Wiring:
         auto_delete: bool = False,
         alternate: str = "",
         arguments: TypedMap = EMPTY_MAP,
-        owner: object | None = None,
-        user: str = "",
+        caller: Caller = BROKER,
     ) -> Queue:
         """Make a queue, or see that there is one like this.
 
@@ -155,15 +157,15 @@ class Wiring:
             name: its name.
             passive: make none.
             durable: keep it.
-            exclusive: it is the owner's alone.
+            exclusive: it is the caller's alone.
             auto_delete: it goes when it is not used any more.
             alternate: the exchange for messages that are rejected, or left over; empty for none.
             arguments: kept with it; those of the store say how large its journal is.
-            owner: who asks.
-            user: the name of the user who asks; kept with it.
+            caller: who asks; the name of its user is kept with the queue.
 
         Raises:
             InvalidArgumentError: the name is empty, or an argument cannot be understood.
+            UnauthorizedError: the caller may not.
             NotFoundError: there is no such alternate exchange, or, if passive, no such queue.
             NotAllowedError: the name is reserved, or the queue has another alternate exchange.
             NotImplementedByBrokerError: an argument asks for a kind of queue that is not there.
@@ -171,27 +173,40 @@ class Wiring:
             InternalError: the store cannot keep it.
         """
         queue = self.find_queue(name) if passive else self._queues.get(name)
+        is_new = queue is None
+        self._broker.authorize(
+            caller, Action.CREATE if is_new else Action.ACCESS, ObjectType.QUEUE, name,
+            durable=durable, autodelete=auto_delete, exclusive=exclusive, alternate=alternate, arguments=arguments,
+        )  # fmt: skip
         wanted = self.find_exchange(alternate) if alternate else None
         if queue is None:
-            check_name("queue", name, QUEUE_NAMES)
-            asked = read_arguments(arguments)
-            self._check_unmet(name, arguments)
-            journal = await self._kept.make_queue(name, alternate, arguments, user, auto_delete) if durable else None
-            queue = self._broker.make_queue(
-                name, durable=durable, auto_delete=auto_delete, arguments=arguments, asked=asked, journal=journal
-            )
+            queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, caller.user)
             queue.alternate = wanted
             self._queues[name] = queue
-            _LOG.debug('Queue "%s" created by "%s", %s', name, user, "durable" if durable else "transient")
         else:
             if exclusive or not passive:
-                check_owner(queue, owner)
+                check_owner(queue, caller)
             check_alternate(queue, wanted)
-        if exclusive and queue.owner is not owner:
+        if exclusive and queue.owner is not _owner(caller):
             if passive or queue.consumer_count:
                 raise ResourceLockedError(f'queue "{name}" is in use, and cannot become exclusive')
-            queue.owner = owner
+            queue.owner = _owner(caller)
+        host, user = caller.remote_host, caller.user
+        self._broker.events.emit(
+            QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new)
+        )
         return queue
+
+    async def _make_queue(
+        self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
+    ) -> Queue:
+        check_name("queue", name, QUEUE_NAMES)
+        asked = read_arguments(arguments)
+        self._check_unmet(name, arguments)
+        journal = await self._kept.make_queue(name, alternate, arguments, user, auto_delete) if durable else None
+        return self._broker.make_queue(
+            name, durable=durable, auto_delete=auto_delete, arguments=arguments, asked=asked, journal=journal
+        )
 
     def _check_unmet(self, name: str, arguments: TypedMap) -> None:
         """Refuse what would not be the queue that is asked for; log, once for each argument, what has no effect."""
@@ -206,7 +221,7 @@ class Wiring:
 
     @_one_by_one
     async def delete_queue(
-        self, name: str, *, if_unused: bool = False, if_empty: bool = False, owner: object | None = None
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, caller: Caller = BROKER
     ) -> None:
         """Delete a queue with its bindings; its messages go to its alternate exchange, if it has one.
 
@@ -214,10 +229,11 @@ class Wiring:
             name: its name.
             if_unused: only if it has no consumers.
             if_empty: only if it has no messages, those that consumers hold included.
-            owner: who asks.
+            caller: who asks.
 
         Raises:
             InvalidArgumentError: the name is empty.
+            UnauthorizedError: the caller may not.
             NotFoundError: there is no such queue.
             PreconditionFailedError: it is not empty, or used.
             ResourceLockedError: it is somebody else's.
@@ -225,6 +241,11 @@ class Wiring:
             InternalError: the store cannot delete it.
         """
         queue = self.find_queue(name)
+        self._broker.authorize(
+            caller, Action.DELETE, ObjectType.QUEUE, name,
+            durable=queue.durable, autodelete=queue.auto_delete, exclusive=queue.owner is not None,
+            alternate="" if queue.alternate is None else queue.alternate.name,
+        )  # fmt: skip
         if if_empty and not queue.is_empty:
             raise PreconditionFailedError(
                 f'queue "{name}" is not empty: it has {plural(queue.message_count, "message")}'
@@ -232,8 +253,8 @@ class Wiring:
         if if_unused and queue.consumer_count:
             users = plural(queue.consumer_count, "consumer")
             raise PreconditionFailedError(f'queue "{name}" is in use: it has {users}')
-        check_owner(queue, owner)
-        await self._delete_queue(queue)
+        check_owner(queue, caller)
+        await self._delete_queue(queue, caller)
 
     @_one_by_one
     async def delete_if_unused(self, queue: Queue) -> None:
@@ -246,13 +267,13 @@ class Wiring:
         if queue in self._broker.idle_queues:
             return  # it was used since this was asked for, and has its time again
         try:
-            await self._delete_queue(queue)
+            await self._delete_queue(queue, BROKER)
         except ModelError as error:
             _LOG.error('Auto-delete queue "%s" stays: %s', queue.name, error)
 
-    async def _delete_queue(self, queue: Queue) -> None:
+    async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
         left = await self._removal.remove(queue)
-        _LOG.debug('Queue "%s" deleted', queue.name)
+        self._broker.events.emit(QueueDelete(caller.remote_host, caller.user, queue.name))
         self._broker.idle_queues.forget(queue)
         for exchange in left:
             await self._delete_if_unbound(exchange)
@@ -270,6 +291,7 @@ class Wiring:
         auto_delete: bool = False,
         alternate: str = "",
         arguments: TypedMap = EMPTY_MAP,
+        caller: Caller = BROKER,
     ) -> Exchange:
         """Make an exchange, or see that there is one like this.
 
@@ -281,14 +303,21 @@ class Wiring:
             auto_delete: it goes with its last binding.
             alternate: the exchange for messages that it has no queue for; empty for none.
             arguments: kept with it.
+            caller: who asks.
 
         Raises:
             InvalidArgumentError: the name is empty.
+            UnauthorizedError: the caller may not.
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
             InternalError: the store cannot keep it.
         """
         exchange = self.find_exchange(name) if passive else self._exchanges.get(name)
+        is_new = exchange is None
+        self._broker.authorize(
+            caller, Action.CREATE if is_new else Action.ACCESS, ObjectType.EXCHANGE, name,
+            type=type_name, durable=durable, autodelete=auto_delete, alternate=alternate,
+        )  # fmt: skip
         wanted = self.find_exchange(alternate) if alternate else None
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
@@ -297,47 +326,57 @@ class Wiring:
             if durable:
                 await self._kept.make_exchange(exchange)
             self._exchanges[name] = exchange
-            _LOG.debug('Exchange "%s" of type %s created', name, type_name)
         else:
             check_type(exchange, type_name)
             check_alternate(exchange, wanted)
+        host, user = caller.remote_host, caller.user
+        self._broker.events.emit(
+            ExchangeDeclare(host, user, name, type_name, alternate, durable, auto_delete, arguments, is_new)
+        )
         return exchange
 
     @_one_by_one
-    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+    async def delete_exchange(self, name: str, *, if_unused: bool = False, caller: Caller = BROKER) -> None:
         """Delete an exchange with its bindings.
 
         Args:
             name: its name.
             if_unused: only if no queue is bound to it.
+            caller: who asks.
 
         Raises:
             InvalidArgumentError: the name is empty.
+            UnauthorizedError: the caller may not.
             NotFoundError: there is no such exchange.
             NotAllowedError: every broker has it, or it is the alternate exchange of another, or of a queue.
             PreconditionFailedError: queues are bound to it.
             InternalError: the store cannot delete it.
         """
         exchange = self.find_exchange(name)
+        self._broker.authorize(
+            caller, Action.DELETE, ObjectType.EXCHANGE, name,
+            type=exchange.type_name, durable=exchange.durable,
+            alternate="" if exchange.alternate is None else exchange.alternate.name,
+        )  # fmt: skip
         if name in STANDARD_EXCHANGES:
             raise NotAllowedError(f'exchange "{name}" is one that every broker has, and cannot be deleted')
         if self._is_alternate(exchange):
             raise NotAllowedError(f'exchange "{name}" is in use as an alternate exchange')
         if if_unused and exchange.has_bindings:
             raise PreconditionFailedError(f'exchange "{name}" is in use: queues are bound to it')
-        await self._delete_exchange(exchange)
+        await self._delete_exchange(exchange, caller)
 
-    async def _delete_exchange(self, exchange: Exchange) -> None:
+    async def _delete_exchange(self, exchange: Exchange, caller: Caller) -> None:
         await self._kept.delete_exchange(exchange)
         del self._exchanges[exchange.name]
         exchange.delete()
-        _LOG.debug('Exchange "%s" deleted', exchange.name)
+        self._broker.events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name))
 
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
         if exchange.auto_delete and not exchange.has_bindings and not self._is_alternate(exchange):
             try:
-                await self._delete_exchange(exchange)
+                await self._delete_exchange(exchange, BROKER)
             except ModelError as error:
                 _LOG.error('Auto-delete exchange "%s" stays: %s', exchange.name, error)
 
@@ -369,34 +408,47 @@ class Wiring:
         key: str,
         arguments: TypedMap = EMPTY_MAP,
         *,
-        owner: object | None = None,
+        caller: Caller = BROKER,
     ) -> Binding | None:
         """Bind a queue to an exchange. Returns the binding; None if it was there.
 
         Raises:
             InvalidArgumentError: a name is empty, or the exchange needs other arguments.
+            UnauthorizedError: the caller may not.
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound under this key with other arguments, and they matter.
             ResourceLockedError: the queue is somebody else's.
             InternalError: the store cannot keep it.
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
-        check_owner(queue, owner)
-        return await self._bindings.bind(queue, exchange, key, arguments)
+        self._broker.authorize(
+            caller, Action.BIND, ObjectType.EXCHANGE, exchange_name, queuename=queue_name, routingkey=key
+        )
+        check_owner(queue, caller)
+        binding = await self._bindings.bind(queue, exchange, key, arguments)
+        if binding is not None:
+            host, user = caller.remote_host, caller.user
+            self._broker.events.emit(Bind(host, user, exchange_name, queue_name, key, arguments))
+        return binding
 
     @_one_by_one
-    async def unbind(self, queue_name: str, exchange_name: str, key: str, *, owner: object | None = None) -> Binding:
+    async def unbind(self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER) -> Binding:
         """Remove a binding. Returns what it was.
 
         Raises:
             InvalidArgumentError: a name is empty.
+            UnauthorizedError: the caller may not.
             NotFoundError: there is no such queue, exchange or binding.
             ResourceLockedError: the queue is somebody else's.
             InternalError: the store cannot delete it.
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
-        check_owner(queue, owner)
+        self._broker.authorize(
+            caller, Action.UNBIND, ObjectType.EXCHANGE, exchange_name, queuename=queue_name, routingkey=key
+        )
+        check_owner(queue, caller)
         binding = await self._bindings.unbind(queue, exchange, key)
+        self._broker.events.emit(Unbind(caller.remote_host, caller.user, exchange_name, queue_name, key))
         await self._delete_if_unbound(exchange)
         return binding
 
@@ -419,3 +471,8 @@ class Wiring:
         if exchange is None or queue_not_found:
             return BoundReply(exchange is None, queue_not_found)
         return BoundReply(False, False, *exchange.bound(queue, key or None, arguments or None))
+
+
+def _owner(caller: Caller) -> Caller | None:
+    """Whose an exclusive queue is: nobody's, if the broker itself has declared it."""
+    return None if caller is BROKER else caller

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.caller import BROKER, Caller
 from broker.errors import InvalidArgumentError, NotAllowedError, ResourceLockedError
 from broker.exchanges.exchange import Exchange
 from broker.queues.queue import Queue
@@ -28,13 +29,13 @@ def check_name(what: str, name: str, reserved: tuple[str, ...]) -> None:
         )
 
 
-def check_owner(queue: Queue, owner: object | None) -> None:
-    """Whether a queue is free for this owner; None is the broker itself, for whom all are.
+def check_owner(queue: Queue, caller: Caller) -> None:
+    """Whether a queue is free for this caller; for the broker itself all are.
 
     Raises:
         ResourceLockedError: it is somebody else's alone.
     """
-    if owner is not None and queue.owner is not None and queue.owner is not owner:
+    if caller is not BROKER and queue.owner is not None and queue.owner is not caller:
         raise ResourceLockedError(f'queue "{queue.name}" is exclusive to another session')
 
 

@@ -127,7 +127,7 @@ def frames_problem(prefix: bytes, size: int) -> str | None:
         if end > size:
             return f"a header of {header} bytes in {size} bytes of data"
         segment, frame = _read_frame(prefix, HEADER_SIZE_BYTES)
-        if not prefix[4] and not segment and not frame >> 8:
+        if not prefix[4] and not segment and not frame:
             return None  # AMQP 1.0
         if segment != _METHOD_SEGMENT:
             return f"the first frame is of type {segment}, not a method"

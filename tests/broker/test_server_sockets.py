@@ -18,6 +18,7 @@ from broker.broker import Broker
 from broker.server import Server
 from formats.amqp_0_10.codes import CloseCode
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from tests.broker.wired_broker import Somebody
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import allow_open_files
@@ -177,7 +178,7 @@ def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixtu
             caplog.clear()
             wiring = found.broker.wiring
             await wiring.declare_exchange("e", "topic")
-            await wiring.declare_queue("q", user="me")
+            await wiring.declare_queue("q", caller=Somebody("me"))
             await wiring.bind("q", "e", "a.#")
             await wiring.unbind("q", "e", "a.#")
             await wiring.delete_queue("q")

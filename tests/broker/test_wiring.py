@@ -19,7 +19,7 @@ from broker.errors import (
 )
 from broker.wiring import BoundReply
 from formats.values import typed_map
-from tests.broker.wired_broker import Wired, wired
+from tests.broker.wired_broker import Somebody, Wired, wired
 
 Scene = Callable[[Wired], Awaitable[None]]
 
@@ -68,7 +68,7 @@ class TestDeclareQueue:
     def test_again(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             first = await stage.wiring.declare_queue("q", durable=durable)
-            again = await stage.wiring.declare_queue("q", durable=not durable, auto_delete=True, owner=object())
+            again = await stage.wiring.declare_queue("q", durable=not durable, auto_delete=True, caller=Somebody())
             assert again is first
             assert (first.durable, first.auto_delete) == (durable, False)
 
@@ -114,49 +114,49 @@ class TestDeclareQueue:
 class TestExclusive:
     def test_nobody_else(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine, other = stage.wiring, object(), object()
-            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, owner=mine)
+            wiring, mine, other = stage.wiring, Somebody(), Somebody()
+            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, caller=mine)
             assert queue.owner is mine
-            await wiring.bind("q", "amq.direct", "k", owner=mine)
+            await wiring.bind("q", "amq.direct", "k", caller=mine)
             for asked in (
-                wiring.declare_queue("q", owner=other),
-                wiring.declare_queue("q", passive=True, exclusive=True, owner=other),
-                wiring.declare_queue("q", exclusive=True, owner=other),
-                wiring.bind("q", "amq.direct", "k2", owner=other),
-                wiring.unbind("q", "amq.direct", "k", owner=other),
-                wiring.delete_queue("q", owner=other),
+                wiring.declare_queue("q", caller=other),
+                wiring.declare_queue("q", passive=True, exclusive=True, caller=other),
+                wiring.declare_queue("q", exclusive=True, caller=other),
+                wiring.bind("q", "amq.direct", "k2", caller=other),
+                wiring.unbind("q", "amq.direct", "k", caller=other),
+                wiring.delete_queue("q", caller=other),
             ):
                 await refused(ResourceLockedError, asked, "exclusive to another session")
             assert stage.bindings() == {("amq.direct", "q", "k")}
             assert wiring.query_queue("q") is queue
-            assert await wiring.declare_queue("q", passive=True, owner=other) is queue, "whoever asks is told"
+            assert await wiring.declare_queue("q", passive=True, caller=other) is queue, "whoever asks is told"
             assert wiring.bound("amq.direct", "q", "k") == BoundReply()
 
         play(scene)
 
     def test_the_owner_and_the_broker_may(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine = stage.wiring, object()
-            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, owner=mine)
-            assert await wiring.declare_queue("q", exclusive=True, owner=mine) is queue
-            assert await wiring.declare_queue("q", passive=True, exclusive=True, owner=mine) is queue
+            wiring, mine = stage.wiring, Somebody()
+            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, caller=mine)
+            assert await wiring.declare_queue("q", exclusive=True, caller=mine) is queue
+            assert await wiring.declare_queue("q", passive=True, exclusive=True, caller=mine) is queue
             await wiring.bind("q", "amq.direct", "k")
-            await wiring.unbind("q", "amq.direct", "k", owner=mine)
-            await wiring.delete_queue("q", owner=mine)
+            await wiring.unbind("q", "amq.direct", "k", caller=mine)
+            await wiring.delete_queue("q", caller=mine)
             assert stage.broker.queues == {}
 
         play(scene)
 
     def test_taking_one_that_is_there(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine = stage.wiring, object()
+            wiring, mine = stage.wiring, Somebody()
             queue = await wiring.declare_queue("q", durable=durable)
-            await refused(ResourceLockedError, wiring.declare_queue("q", passive=True, exclusive=True, owner=mine))
+            await refused(ResourceLockedError, wiring.declare_queue("q", passive=True, exclusive=True, caller=mine))
             taker = await stage.consumer(queue)
-            await refused(ResourceLockedError, wiring.declare_queue("q", exclusive=True, owner=mine), "in use")
+            await refused(ResourceLockedError, wiring.declare_queue("q", exclusive=True, caller=mine), "in use")
             assert queue.owner is None
             queue.remove_consumer(taker)
-            await wiring.declare_queue("q", exclusive=True, owner=mine)
+            await wiring.declare_queue("q", exclusive=True, caller=mine)
             assert queue.owner is mine
 
         play(scene)
@@ -190,21 +190,23 @@ class TestDeleteQueue:
 
     def test_refused(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            wiring, mine, other = stage.wiring, object(), object()
+            wiring, mine, other = stage.wiring, Somebody(), Somebody()
             await refused(InvalidArgumentError, wiring.delete_queue(""))
             await refused(NotFoundError, wiring.delete_queue("q"))
-            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, owner=mine)
+            queue = await wiring.declare_queue("q", durable=durable, exclusive=True, caller=mine)
             await stage.publish("", "q", b"x")
             taker = await stage.consumer(queue)
             assert len(taker.taken) == 1
             delete = wiring.delete_queue
-            await refused(PreconditionFailedError, delete("q", if_unused=True, if_empty=True, owner=other), "not empty")
-            await refused(PreconditionFailedError, delete("q", if_unused=True, owner=other), "in use")
-            await refused(ResourceLockedError, delete("q", owner=other))
+            await refused(
+                PreconditionFailedError, delete("q", if_unused=True, if_empty=True, caller=other), "not empty"
+            )
+            await refused(PreconditionFailedError, delete("q", if_unused=True, caller=other), "in use")
+            await refused(ResourceLockedError, delete("q", caller=other))
             assert stage.broker.queues == {"q": queue}
             queue.dequeue(taker.taken[0])
             queue.remove_consumer(taker)
-            await delete("q", if_unused=True, if_empty=True, owner=mine)
+            await delete("q", if_unused=True, if_empty=True, caller=mine)
             assert stage.broker.queues == {}
 
         play(scene)
@@ -255,7 +257,9 @@ class TestAutoDelete:
     def test_not_while_it_has_an_owner(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             wiring = stage.wiring
-            queue = await wiring.declare_queue("q", durable=durable, auto_delete=True, exclusive=True, owner=object())
+            queue = await wiring.declare_queue(
+                "q", durable=durable, auto_delete=True, exclusive=True, caller=Somebody()
+            )
             await wiring.delete_if_unused(queue)
             assert stage.broker.queues == {"q": queue}
             queue.owner = None

@@ -23,6 +23,13 @@ from store.module import Module
 OPTIONS = {"num-jfiles": "4", "jfile-size-pgs": "1", "wcache-page-size": "4", "wcache-num-pages": "4"}
 
 
+class Somebody:
+    """A caller."""
+
+    def __init__(self, user: str = "somebody", remote_host: str = "192.0.2.1:5") -> None:
+        self.user, self.remote_host = user, remote_host
+
+
 class PlainMessage(Message):
     """A message that is a routing key and a body."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.authorization import Action, ObjectType
 from formats.amqp_0_10.commands import encode_result
 from formats.values import EMPTY_MAP
 
@@ -29,11 +30,12 @@ async def _declare_exchange(session: ServerSession, values: _Values) -> None:
         auto_delete=values["auto_delete"],
         alternate=values["alternate_exchange"] or "",
         arguments=values["arguments"] or EMPTY_MAP,
+        caller=session,
     )
 
 
 async def _delete_exchange(session: ServerSession, values: _Values) -> None:
-    await session.broker.wiring.delete_exchange(values["exchange"] or "", if_unused=values["if_unused"])
+    await session.broker.wiring.delete_exchange(values["exchange"] or "", if_unused=values["if_unused"], caller=session)
 
 
 async def _bind(session: ServerSession, values: _Values) -> None:
@@ -42,13 +44,13 @@ async def _bind(session: ServerSession, values: _Values) -> None:
         values["exchange"] or "",
         values["binding_key"] or "",
         values["arguments"] or EMPTY_MAP,
-        owner=session,
+        caller=session,
     )
 
 
 async def _unbind(session: ServerSession, values: _Values) -> None:
     await session.broker.wiring.unbind(
-        values["queue"] or "", values["exchange"] or "", values["binding_key"] or "", owner=session
+        values["queue"] or "", values["exchange"] or "", values["binding_key"] or "", caller=session
     )
 
 
@@ -61,8 +63,7 @@ async def _declare_queue(session: ServerSession, values: _Values) -> None:
         auto_delete=values["auto_delete"],
         alternate=values["alternate_exchange"] or "",
         arguments=values["arguments"] or EMPTY_MAP,
-        owner=session,
-        user=session.user,
+        caller=session,
     )
     if queue.owner is session:
         session.owns(queue)
@@ -70,12 +71,14 @@ async def _declare_queue(session: ServerSession, values: _Values) -> None:
 
 async def _delete_queue(session: ServerSession, values: _Values) -> None:
     await session.broker.wiring.delete_queue(
-        values["queue"] or "", if_unused=values["if_unused"], if_empty=values["if_empty"], owner=session
+        values["queue"] or "", if_unused=values["if_unused"], if_empty=values["if_empty"], caller=session
     )
 
 
 def _query_exchange(session: ServerSession, values: _Values) -> bytes:
-    exchange = session.broker.exchanges.get(values["name"] or "")
+    name = values["name"] or ""
+    session.broker.authorize(session, Action.ACCESS, ObjectType.EXCHANGE, name)
+    exchange = session.broker.exchanges.get(name)
     if exchange is None:
         return encode_result("exchange.query", not_found=True)
     return encode_result(
@@ -84,14 +87,18 @@ def _query_exchange(session: ServerSession, values: _Values) -> bytes:
 
 
 def _query_bound(session: ServerSession, values: _Values) -> bytes:
-    result = session.broker.wiring.bound(
-        values["exchange"] or "", values["queue"], values["binding_key"], values["arguments"]
+    exchange, queue, key = values["exchange"] or "", values["queue"], values["binding_key"]
+    session.broker.authorize(
+        session, Action.ACCESS, ObjectType.EXCHANGE, exchange, queuename=queue or "", routingkey=key or ""
     )
+    result = session.broker.wiring.bound(exchange, queue, key, values["arguments"])
     return encode_result("exchange.bound", **result._asdict())
 
 
 def _query_queue(session: ServerSession, values: _Values) -> bytes:
-    queue = session.broker.queues.get(values["queue"] or "")
+    name = values["queue"] or ""
+    session.broker.authorize(session, Action.ACCESS, ObjectType.QUEUE, name)
+    queue = session.broker.queues.get(name)
     if queue is None:
         return encode_result("queue.query")
     return encode_result(

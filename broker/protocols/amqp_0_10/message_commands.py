@@ -32,10 +32,10 @@ from broker.protocols.amqp_0_10.subscription import Subscription
 from broker.queues.argument_table import as_text, shown
 from broker.queues.entry import Entry
 from broker.queues.queue import Queue
-from broker.settlement import Settled, accept, reject, release, subscribe
+from broker.settlement import Settled, accept, purge, reject, release, subscribe
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_result
-from formats.values import TypedMap
+from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.server_session import ServerSession
@@ -114,7 +114,8 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
         raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode}")
     acquires = acquire_mode == AcquireMode.PRE_ACQUIRED
     subscription = Subscription(session, destination, queue, accept_mode, acquires=acquires)
-    subscribe(queue, subscription, exclusive=bool(values["exclusive"]))
+    exclusive, arguments = bool(values["exclusive"]), values["arguments"] or EMPTY_MAP
+    subscribe(session.broker, session, queue, subscription, destination, exclusive=exclusive, arguments=arguments)
     session.subscriptions[destination] = subscription
 
 
@@ -171,8 +172,8 @@ def _resume(session: ServerSession, number: int, values: _Values) -> None:
 
 
 def _purge(session: ServerSession, number: int, values: _Values) -> None:
-    _, is_written = session.find_queue(values["queue"]).purge()
-    if is_written:
+    _, settled = purge(session.broker, session, session.find_queue(values["queue"]))
+    if settled is Settled.SYNCED:
         session.hold(number)
 
 

@@ -56,6 +56,7 @@ class ServerConnection(Connection[ServerSession]):
 
     Attributes:
         user: who the client is; empty until it is known.
+        peer: as above.
         room: bytes that may be sent before others have their turn.
         can_send: whether the socket takes messages.
         transfers: reads the messages that come.
@@ -64,8 +65,8 @@ class ServerConnection(Connection[ServerSession]):
 
     __slots__ = (
         "__weakref__", "_authentication", "_channel_max", "_description", "_host", "_is_local", "_is_tuned",
-        "_mechanism", "_mechanism_name", "_now", "_peer", "_refusal", "_registry", "_sasl_steps", "_settings", "_told",
-        "_turn", "can_send", "room", "streams", "transfers", "user",
+        "_mechanism", "_mechanism_name", "_now", "_refusal", "_registry", "_sasl_steps", "_settings", "_told",
+        "_turn", "can_send", "peer", "room", "streams", "transfers", "user",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +86,7 @@ class ServerConnection(Connection[ServerSession]):
         self._assembler.most_at_once = AT_ONCE
         self._host, self._registry, self._turn, self._settings = host, sessions, turn, settings
         self._authentication, self._is_local, self._now = authentication, is_local, now
-        self._refusal, self._peer = refusal, peer
+        self._refusal, self.peer = refusal, peer
         self._mechanism: ServerMechanism | None = None
         self._sasl_steps = 0
         self._mechanism_name = self._description = ""
@@ -95,7 +96,7 @@ class ServerConnection(Connection[ServerSession]):
         self.room = ROOM
         self.can_send = True
         make_reader = TimestampingReader if settings.enable_timestamp else TransferReader
-        self.transfers = make_reader(object(), checks_user_ids=settings.auth)
+        self.transfers = make_reader(object(), checks_user_ids=settings.auth, checks_publish=sessions.checks_publish)
         self.transfers.take_interrupted = self._take_interrupted
         self.streams: dict[int, Stream] = {}
         self._told: set[int] = set()  # channels without a session, of which the client was told so
@@ -198,9 +199,9 @@ class ServerConnection(Connection[ServerSession]):
     def on_closed(self) -> None:
         """The connection is closed, or lost: its sessions wait to be attached again, or end."""
         if self.close_code not in (0, CloseCode.NORMAL):
-            _LOG.info("Client %s: connection closed: %d %s", self._peer, self.close_code, self.close_text)
+            _LOG.info("Client %s: connection closed: %d %s", self.peer, self.close_code, self.close_text)
         elif self.close_text and not self.close_code:
-            _LOG.info("Client %s: connection closed: %s", self._peer, self.close_text)
+            _LOG.info("Client %s: connection closed: %s", self.peer, self.close_text)
         for session in list(self.sessions.values()):
             self._let_go(session)
         self._turn.outputs[self] = None
@@ -247,7 +248,7 @@ class ServerConnection(Connection[ServerSession]):
                 return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
-            _LOG.info("Client %s: connection opened by %s%s", self._peer, self.user, self._description)
+            _LOG.info("Client %s: connection opened by %s%s", self.peer, self.user, self._description)
         else:
             raise FramingError(f"{name} is not to come here")
 
@@ -285,7 +286,7 @@ class ServerConnection(Connection[ServerSession]):
 
     def _log_failed_login(self, reason: str) -> None:
         text = "Client %s: Authentication failed: %s%s"
-        self._registry.failed_logins.write(self._now(), text, self._peer, reason, self._description)
+        self._registry.failed_logins.write(self._now(), text, self.peer, reason, self._description)
 
     def _authenticated(self, user: str) -> None:
         self.user = user
@@ -350,7 +351,7 @@ class ServerConnection(Connection[ServerSession]):
         session.attach_to(self, channel)
         session.send_control("session.attached", name=name)
         session.attached()
-        _LOG.debug('Client %s: session "%s" attached to channel %d', self._peer, shown_name(name), channel)
+        _LOG.debug('Client %s: session "%s" attached to channel %d', self.peer, shown_name(name), channel)
 
     def give_up(self, session: ServerSession) -> None:
         """Another connection wants the session."""
@@ -378,7 +379,7 @@ class ServerConnection(Connection[ServerSession]):
 
     def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
         self.send_session_control(channel, "session.detached", name=name, code=code)
-        _LOG.debug('Client %s: session "%s" detached: %s', self._peer, shown_name(name), detach_reason(code))
+        _LOG.debug('Client %s: session "%s" detached: %s', self.peer, shown_name(name), detach_reason(code))
 
     def on_unattached(self, channel: int) -> None:
         """Something has come on a channel without a session: say so, once."""

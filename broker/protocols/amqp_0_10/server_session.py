@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.authorization import Action, ObjectType
 from broker.content import Content
 from broker.errors import (
     IllegalArgumentError,
@@ -46,6 +47,7 @@ from broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
 from broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
 from broker.queues.entry import ACQUIRED, Entry
 from broker.queues.queue import Queue
+from broker.settlement import unsubscribe
 from formats.amqp_0_10.commands import decode_command
 from formats.amqp_0_10.errors import Amqp010Error
 
@@ -140,6 +142,11 @@ class ServerSession(StreamingSession):
                 subscription.wake()  # which may find that its queue is gone, and end the session
             if self._flushes:
                 self._go_on_flushing()
+
+    @property
+    def remote_host(self) -> str:
+        """Address and port of the client that has it, or had it last."""
+        return self.connection.peer
 
     @property
     def publisher(self) -> object:
@@ -243,6 +250,8 @@ class ServerSession(StreamingSession):
                 broker.memory.check()
             if transfers.checks_user_ids:
                 self._check_user_id(message.header)
+            if transfers.checks_publish:
+                broker.authorize(self, Action.PUBLISH, ObjectType.EXCHANGE, destination, routingkey=message.routing_key)
             if message.handling.is_immediate:
                 self._transfer_immediate(number, message, exchange)
                 return
@@ -329,10 +338,9 @@ class ServerSession(StreamingSession):
         if self._flushes:
             self._go_on_flushing()
         queue = subscription.queue
-        if queue.is_deleted:
-            return
-        queue.remove_consumer(subscription)
-        self._leave(queue)
+        unsubscribe(self.broker, self, queue, subscription, subscription.destination)
+        if not queue.is_deleted:
+            self._leave(queue)
 
     def _leave(self, queue: Queue) -> None:
         """A queue has lost a consumer or its owner: if it is auto-delete, and nobody is left, it goes, now or later."""

@@ -46,7 +46,7 @@ class TracedConnection(ServerConnection):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._incoming, self._outgoing = FrameLog(f"RECV {self._peer}"), FrameLog(f"SENT {self._peer}")
+        self._incoming, self._outgoing = FrameLog(f"RECV {self.peer}"), FrameLog(f"SENT {self.peer}")
 
     def receive(self, data: bytes) -> None:
         """Take what the socket has brought."""

@@ -45,24 +45,29 @@ class TransferReader:
     Args:
         publisher: what the messages are known by as those of one connection.
         checks_user_ids: whether a message may only have the user's own id.
+        checks_publish: whether the broker's authorizer is asked about each message.
 
     Attributes:
-        publisher, checks_user_ids: as above.
+        publisher, checks_user_ids, checks_publish: as above.
         take_interrupted: see `TakeInterrupted`.
-        has_rare: whether something of each message is to be looked at before it is published: its user id, or, since
-            one such has come, whether it is immediate, or whether there is memory for it (`watch_memory`).
+        has_rare: whether something of each message is to be looked at before it is published: its user id, whether it
+            may be published, or, since one such has come, whether it is immediate, or whether there is memory for it
+            (`watch_memory`).
         is_memory_short: whether memory is short, so that each message may be one too many.
         has_published: whether a message has come since then.
     """
 
     __slots__ = (
-        "_handlings", "_has_immediate", "_remembered", "_room", "checks_user_ids", "has_published", "has_rare",
-        "is_memory_short", "publisher", "take_interrupted",
+        "_handlings", "_has_checks", "_has_immediate", "_remembered", "_room", "checks_publish", "checks_user_ids",
+        "has_published", "has_rare", "is_memory_short", "publisher", "take_interrupted",
     )  # fmt: skip
 
-    def __init__(self, publisher: object | None = None, *, checks_user_ids: bool = False) -> None:
+    def __init__(
+        self, publisher: object | None = None, *, checks_user_ids: bool = False, checks_publish: bool = False
+    ) -> None:
         self.publisher = publisher
-        self.checks_user_ids = self.has_rare = checks_user_ids
+        self.checks_user_ids, self.checks_publish = checks_user_ids, checks_publish
+        self._has_checks = self.has_rare = checks_user_ids or checks_publish
         self._has_immediate = self.is_memory_short = self.has_published = False
         self.take_interrupted: TakeInterrupted = _nothing_interrupted
         self._handlings: dict[Handling, Handling] = {}
@@ -107,7 +112,7 @@ class TransferReader:
     def watch_memory(self, *, is_short: bool) -> None:
         """Memory is short, or ample again."""
         self.is_memory_short, self.has_published = is_short, False
-        self.has_rare = is_short or self.checks_user_ids or self._has_immediate
+        self.has_rare = is_short or self._has_checks or self._has_immediate
 
     def _read_properties(self, given: bytes, exchange: str) -> DeliveryProperties:
         properties = read_delivery_properties(given, exchange)
@@ -134,8 +139,10 @@ class TimestampingReader(TransferReader):
 
     __slots__ = ("_second", "_stamped")
 
-    def __init__(self, publisher: object | None = None, *, checks_user_ids: bool = False) -> None:
-        super().__init__(publisher, checks_user_ids=checks_user_ids)
+    def __init__(
+        self, publisher: object | None = None, *, checks_user_ids: bool = False, checks_publish: bool = False
+    ) -> None:
+        super().__init__(publisher, checks_user_ids=checks_user_ids, checks_publish=checks_publish)
         self._second = 0
         self._stamped: dict[bytes, bytes] = {}  # delivery-properties as read -> with the time, within one second
 

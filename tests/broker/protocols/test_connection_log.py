@@ -35,7 +35,7 @@ def guarded(*, users: bool = True) -> World:
 
 def log_in(world: World, mechanism: str, response: bytes | None, **properties: object) -> Client:
     client = world.connect()
-    client.machine._peer = "192.0.2.1:5"
+    client.machine.peer = "192.0.2.1:5"
     client.send(PROTOCOL_HEADER)
     client.control(
         "connection.start-ok", client_properties=typed_map(properties), mechanism=mechanism, response=response

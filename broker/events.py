@@ -1,0 +1,120 @@
+"""What happens in the broker, as typed events: emitted where it happens, heard by whoever listens.
+
+The operational log is the first listener (`event_log`). An event is a value; its QMF name is that of its class with a
+small first letter, and its fields are the arguments that QMF gives it. Nothing is emitted for a single message.
+
+Source: the QMF schema of qpidd's broker, its events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from formats.values import EMPTY_MAP, TypedMap
+
+
+class QueueDeclare(NamedTuple):
+    """A queue was declared."""
+
+    remote_host: str
+    user: str
+    queue: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    alternate: str
+    arguments: TypedMap
+    is_new: bool
+
+
+class QueueDelete(NamedTuple):
+    """A queue was deleted."""
+
+    remote_host: str
+    user: str
+    queue: str
+
+
+class ExchangeDeclare(NamedTuple):
+    """An exchange was declared."""
+
+    remote_host: str
+    user: str
+    exchange: str
+    type_name: str
+    alternate: str
+    durable: bool
+    auto_delete: bool
+    arguments: TypedMap
+    is_new: bool
+
+
+class ExchangeDelete(NamedTuple):
+    """An exchange was deleted."""
+
+    remote_host: str
+    user: str
+    exchange: str
+
+
+class Bind(NamedTuple):
+    """A queue was bound to an exchange."""
+
+    remote_host: str
+    user: str
+    exchange: str
+    queue: str
+    key: str
+    arguments: TypedMap = EMPTY_MAP
+
+
+class Unbind(NamedTuple):
+    """A binding was removed."""
+
+    remote_host: str
+    user: str
+    exchange: str
+    queue: str
+    key: str
+
+
+class Subscribe(NamedTuple):
+    """A queue got a consumer."""
+
+    remote_host: str
+    user: str
+    queue: str
+    destination: str
+    exclusive: bool
+    arguments: TypedMap = EMPTY_MAP
+
+
+class Unsubscribe(NamedTuple):
+    """A consumer is gone."""
+
+    remote_host: str
+    user: str
+    destination: str
+
+
+Event: TypeAlias = (
+    QueueDeclare | QueueDelete | ExchangeDeclare | ExchangeDelete | Bind | Unbind | Subscribe | Unsubscribe
+)
+Listener: TypeAlias = Callable[[Event], None]
+
+
+class Events:
+    """The events of one broker, and who hears them."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with every event from now on, in the order in which they happen."""
+        self._listeners.append(listener)
+
+    def emit(self, event: Event) -> None:
+        """Something has happened."""
+        for listener in self._listeners:
+            listener(event)

@@ -1,0 +1,238 @@
+"""Every operation asks the broker's authorizer who may do it, and is done only then; what is done is an event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.authorization import ALLOW_ALL, Action, ObjectType
+from broker.caller import BROKER, Caller
+from broker.errors import UnauthorizedError
+from broker.events import (
+    Bind,
+    Event,
+    ExchangeDeclare,
+    ExchangeDelete,
+    QueueDeclare,
+    QueueDelete,
+    Subscribe,
+    Unbind,
+    Unsubscribe,
+)
+from formats.amqp_0_10.codes import ErrorCode
+from formats.values import EMPTY_MAP, typed_map
+from tests.broker.protocols.world import Client, World
+from tests.broker.wired_broker import Somebody, Wired, wired
+
+Asked = tuple[str, str, str, dict[str, object]]
+
+
+class Guard:
+    """Notes what it is asked, and refuses what it is told to."""
+
+    def __init__(self, refused: tuple[Action, ...] = (), *, checks_publish: bool = True) -> None:
+        self.refused, self.checks_publish = refused, checks_publish
+        self.asked: list[tuple[str, Action, ObjectType, str, dict[str, object]]] = []
+
+    def allows(
+        self, caller: Caller, action: Action, object_type: ObjectType, name: str, properties: Mapping[str, object]
+    ) -> bool:
+        self.asked.append((caller.user, action, object_type, name, dict(properties)))
+        return action not in self.refused
+
+
+def scene(test: Callable[[Wired], Coroutine[Any, Any, None]], tmp_path: Path) -> None:
+    async def run() -> None:
+        async with wired(tmp_path) as stage:
+            await test(stage)
+
+    asyncio.run(run())
+
+
+def operations(stage: Wired, caller: Caller) -> dict[Action, list[Callable[[], Coroutine[Any, Any, Any]]]]:
+    """By action, for a broker that has a queue `there` and an exchange `ex`, bound under `k`."""
+    wiring = stage.wiring
+    return {
+        Action.CREATE: [
+            lambda: wiring.declare_queue("new", caller=caller),
+            lambda: wiring.declare_exchange("new", "direct", caller=caller),
+        ],
+        Action.ACCESS: [
+            lambda: wiring.declare_queue("there", caller=caller),
+            lambda: wiring.declare_queue("there", passive=True, caller=caller),
+            lambda: wiring.declare_exchange("ex", "direct", passive=True, caller=caller),
+        ],
+        Action.BIND: [lambda: wiring.bind("there", "ex", "k2", caller=caller)],
+        Action.UNBIND: [lambda: wiring.unbind("there", "ex", "k", caller=caller)],
+        Action.DELETE: [
+            lambda: wiring.delete_queue("there", caller=caller),
+            lambda: wiring.delete_exchange("ex", caller=caller),
+        ],
+    }
+
+
+async def prepare(stage: Wired) -> None:
+    await stage.wiring.declare_queue("there")
+    await stage.wiring.declare_exchange("ex", "direct")
+    await stage.wiring.bind("there", "ex", "k")
+
+
+@pytest.mark.parametrize("action", [Action.CREATE, Action.ACCESS, Action.BIND, Action.UNBIND, Action.DELETE])
+def test_what_is_refused_is_not_done(action: Action, tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        await prepare(stage)
+        guard = stage.broker.authorizer = Guard((action,))
+        happened: list[Event] = []
+        stage.broker.events.listen(happened.append)
+        queues, exchanges = dict(stage.broker.queues), dict(stage.broker.exchanges)
+        for operation in operations(stage, Somebody("mallory"))[action]:
+            with pytest.raises(UnauthorizedError, match=f"mallory is not allowed to {action.value} "):
+                await operation()
+        assert (stage.broker.queues, stage.broker.exchanges) == (queues, exchanges)
+        assert stage.broker.exchanges["ex"].find_binding(stage.broker.queues["there"], "k") is not None
+        assert stage.broker.exchanges["ex"].find_binding(stage.broker.queues["there"], "k2") is None
+        assert happened == []
+        assert {asked[1] for asked in guard.asked} == {action}
+
+    scene(test, tmp_path)
+
+
+def test_the_broker_itself_is_never_asked_about(tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        await prepare(stage)
+        guard = stage.broker.authorizer = Guard(tuple(Action))
+        for each in operations(stage, BROKER).values():
+            for operation in each:
+                await operation()
+        assert guard.asked == []
+
+    scene(test, tmp_path)
+
+
+def test_what_is_asked(tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        guard = stage.broker.authorizer = Guard()
+        anna, arguments = Somebody("anna@QPID"), typed_map({"qpid.max_count": 5})
+        wiring = stage.wiring
+        await wiring.declare_exchange("e", "topic", durable=True, alternate="amq.fanout", caller=anna)
+        await wiring.declare_queue("q", exclusive=True, alternate="e", arguments=arguments, caller=anna)
+        await wiring.bind("q", "e", "a.#", caller=anna)
+        await wiring.unbind("q", "e", "a.#", caller=anna)
+        await wiring.delete_queue("q", caller=anna)
+        await wiring.delete_exchange("e", caller=anna)
+        declared = {"durable": False, "autodelete": False, "exclusive": True, "alternate": "e"}
+        key = {"queuename": "q", "routingkey": "a.#"}
+        made = {"type": "topic", "durable": True, "alternate": "amq.fanout"}
+        assert [each[0] for each in guard.asked] == ["anna@QPID"] * 6
+        assert [each[1:] for each in guard.asked] == [
+            (Action.CREATE, ObjectType.EXCHANGE, "e", made | {"autodelete": False}),
+            (Action.CREATE, ObjectType.QUEUE, "q", declared | {"arguments": arguments}),
+            (Action.BIND, ObjectType.EXCHANGE, "e", key),
+            (Action.UNBIND, ObjectType.EXCHANGE, "e", key),
+            (Action.DELETE, ObjectType.QUEUE, "q", declared),
+            (Action.DELETE, ObjectType.EXCHANGE, "e", made),
+        ]
+
+    scene(test, tmp_path)
+
+
+def test_what_happened(tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        happened: list[Event] = []
+        stage.broker.events.listen(happened.append)
+        anna = Somebody("anna", "192.0.2.7:1")
+        who, wiring = ("192.0.2.7:1", "anna"), stage.wiring
+        for _ in range(2):
+            await wiring.declare_exchange("e", "direct", auto_delete=True, caller=anna)
+            await wiring.declare_queue("q", durable=True, caller=anna)
+            await wiring.bind("q", "e", "k", caller=anna)
+        await wiring.unbind("q", "e", "k", caller=anna)
+        await wiring.delete_queue("q", caller=anna)
+        first = [
+            ExchangeDeclare(*who, "e", "direct", "", False, True, EMPTY_MAP, True),
+            QueueDeclare(*who, "q", True, False, False, "", EMPTY_MAP, True),
+        ]
+        again = [event._replace(is_new=False) for event in first]
+        assert happened == [
+            *first,
+            Bind(*who, "e", "q", "k"),
+            *again,
+            Unbind(*who, "e", "q", "k"),
+            ExchangeDelete("", "", "e"),  # by the broker: it was auto-delete
+            QueueDelete(*who, "q"),
+        ]
+
+    scene(test, tmp_path)
+
+
+# ---- over AMQP 0-10 ----
+
+
+def guarded(*refused: Action, checks_publish: bool = True) -> tuple[Client, Guard]:
+    world = World()
+    opened = world.open_client()
+    opened.declare("q")
+    opened.sync()
+    guard = world.broker.authorizer = Guard(refused, checks_publish=checks_publish)
+    world.sessions.checks_publish = guard.checks_publish
+    client = world.open_client(name=b"guarded")
+    return client, guard
+
+
+@pytest.mark.parametrize(
+    ("action", "command", "values"),
+    [
+        (Action.CREATE, "queue.declare", {"queue": "new"}),
+        (Action.CREATE, "exchange.declare", {"exchange": "new", "type": "direct"}),
+        (Action.ACCESS, "queue.query", {"queue": "q"}),
+        (Action.ACCESS, "exchange.query", {"name": "amq.direct"}),
+        (Action.ACCESS, "exchange.bound", {"exchange": "amq.direct", "queue": "q"}),
+        (Action.BIND, "exchange.bind", {"exchange": "amq.direct", "queue": "q", "binding_key": "k"}),
+        (Action.DELETE, "queue.delete", {"queue": "q"}),
+        (Action.DELETE, "exchange.delete", {"exchange": "amq.direct"}),
+        (Action.CONSUME, "message.subscribe", {"queue": "q", "destination": "d"}),
+        (Action.PURGE, "queue.purge", {"queue": "q"}),
+    ],
+)
+def test_a_client_is_told(action: Action, command: str, values: dict[str, object]) -> None:
+    client, guard = guarded(action)
+    client.command(command, **values)
+    client.sync()
+    assert client.failure()[0] == ErrorCode.UNAUTHORIZED_ACCESS
+    assert [each[1] for each in guard.asked] == [action]
+    assert client.world.broker.queues["q"].consumer_count == 0
+
+
+def test_messages_are_checked_one_by_one() -> None:
+    client, guard = guarded(Action.PUBLISH)
+    client.publish("q", b"1")
+    client.sync()
+    assert client.failure()[0] == ErrorCode.UNAUTHORIZED_ACCESS
+    assert guard.asked[0][1:] == (Action.PUBLISH, ObjectType.EXCHANGE, "", {"routingkey": "q"})
+    assert client.world.broker.queues["q"].is_empty
+
+
+def test_without_rules_for_messages_nobody_is_asked() -> None:
+    client, guard = guarded(Action.PUBLISH, checks_publish=False)
+    client.publish("q", b"1", b"2")
+    client.sync()
+    assert guard.asked == []
+    assert client.world.broker.queues["q"].message_count == 2
+    assert not ALLOW_ALL.checks_publish
+
+
+def test_consumers_come_and_go() -> None:
+    client, _ = guarded()
+    happened: list[Event] = []
+    client.world.broker.events.listen(happened.append)
+    client.command("message.subscribe", queue="q", destination="d", exclusive=True)
+    client.command("message.cancel", destination="d")
+    client.sync()
+    user = client.machine.user
+    assert happened == [
+        Subscribe(client.machine.peer, user, "q", "d", True, EMPTY_MAP), Unsubscribe(client.machine.peer, user, "d")
+    ]  # fmt: skip
