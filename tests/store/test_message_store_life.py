@@ -30,6 +30,7 @@ from store.queue_journal import QueueJournal
 from store.sync import HelperProcessSync, supervision
 from store.transactions import Dequeue
 from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
+from tests.support.stopped_process import stop_process
 from tests.system.processes import children_of, is_running
 
 # ---- start and end ----
@@ -319,7 +320,7 @@ def test_a_helper_that_dies_at_work_is_replaced_wherever_that_is_noticed(path: P
     messages = [b"%d" % number for number in range(12)]
     for number, message in enumerate(messages):
         (helper,) = set(children_of(os.getpid())) - children
-        os.kill(helper, signal.SIGSTOP)
+        stop_process(helper)
         opened.enqueue(journal, message)
         calls = Calls()
         opened.store.flush((journal,), calls)
@@ -367,7 +368,7 @@ def test_a_helper_that_is_stopped_does_not_hold_up_the_end(
     monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(supervision, "SLOW_SECONDS", 0.5)
     opened, journal, helper = open_with_helper(path)
-    os.kill(helper, signal.SIGSTOP)
+    stop_process(helper)
     if is_dirty:
         opened.enqueue(journal, b"message")
     assert opened.store.close()
@@ -383,12 +384,12 @@ def test_helpers_that_are_all_stopped_do_not_hold_up_the_end(path: Path, monkeyp
     """The first is killed, and its successor, which does nothing either; what was not synced is not called clean."""
     monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 0.6)
     opened, journal, helper = open_with_helper(path)
-    os.kill(helper, signal.SIGSTOP)
+    stop_process(helper)
     successor = HelperProcessSync.successor
 
     def stopped(driver: HelperProcessSync) -> HelperProcessSync:
         made = successor(driver)
-        os.kill(made.pid, signal.SIGSTOP)
+        stop_process(made.pid)
         return made
 
     monkeypatch.setattr(HelperProcessSync, "successor", stopped)
@@ -407,7 +408,7 @@ def test_a_helper_that_is_stopped_while_the_store_is_used_is_replaced(
 ) -> None:
     monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 0.3)
     opened, journal, helper = open_with_helper(path)
-    os.kill(helper, signal.SIGSTOP)
+    stop_process(helper)
     calls = Calls()
     opened.enqueue(journal, b"message")
     opened.store.flush((journal,), calls)

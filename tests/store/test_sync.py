@@ -28,6 +28,7 @@ from store.sync import (
     process,
 )
 from store.writable_disk import OsWritableFile, WritableFile
+from tests.support.stopped_process import stop_process
 from tests.support.sync_files import FileMaker, PipeFile
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 def stop(driver: HelperProcessSync) -> None:
     """Hold the helper still."""
-    os.kill(driver.pid, signal.SIGSTOP)
+    stop_process(driver.pid)
     tasks = Path(f"/proc/{driver.pid}/task")
     assert eventually(
         lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())

@@ -14,6 +14,7 @@ from typing import Final
 from tests.support.raw_connection import PeerGoneError
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.support.stopped_process import stop_process
 from tests.system.processes import PATIENCE_SECONDS, children_of
 
 _ALLOWED: Final = 48 << 20
@@ -131,7 +132,7 @@ def test_a_disk_that_stands_still(make_broker: BrokerMaker) -> None:
             peer.declare(queue)
         first = peer.sent
         base = broker.resident_bytes()
-        os.kill(helper, signal.SIGSTOP)
+        stop_process(helper)
         try:
             most = 100 << 20
             sent = _send_until_blocked(peer, piece, most)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.support.stopped_process import stop_process
 from tests.system.broker_ledger import Before, ConsumerLog, Ledger
 from tests.system.broker_traffic import Actor, Consumer, Publisher, Route
 from tests.system.processes import PATIENCE_SECONDS, children_of
@@ -203,7 +204,7 @@ def test_accepts_that_wait_for_the_disk_when_it_is_stopped(make_broker: BrokerMa
             peer.publish(QUEUES[number % 2], b"%d" % number)
         peer.sync()
         deliveries = sorted(peer.take(60), key=lambda delivery: int(delivery.body))
-        os.kill(helper, signal.SIGSTOP)
+        stop_process(helper)
         try:
             accept = peer.accept(deliveries[:50], sync=True)
             while peer.process(0.3):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.support.stopped_process import stop_process
 from tests.system.broker_traffic import Actor
 from tests.system.processes import PATIENCE_SECONDS, children_of, goes, is_running
 from tests.system.test_broker_killed import Story
@@ -134,12 +135,12 @@ def test_a_helper_that_is_stopped_does_not_hold_up_sigterm(make_broker: BrokerMa
     helper = helper_of(broker)
     with RawPeer(broker.port) as peer:
         if is_busy:
-            os.kill(helper, signal.SIGSTOP)
+            stop_process(helper)
             peer.publish_all([peer.transfer_frames("kept-0", b"x" * 1000) for _ in range(500)])
             peer.send_command("queue.delete", queue="kept-0")  # waits for the disk, too
             time.sleep(0.5)
         else:
-            os.kill(helper, signal.SIGSTOP)
+            stop_process(helper)
         began = time.monotonic()
         assert broker.stop() == 0, broker.log_text()
         assert time.monotonic() - began < PATIENCE_SECONDS

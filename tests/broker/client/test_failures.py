@@ -28,6 +28,7 @@ from broker.client import (
 )
 from tests.broker.client.faces import Face
 from tests.support.running_broker import RunningBroker
+from tests.support.stopped_process import stop_process
 
 QUEUE = "work; {create: always, node: {durable: true}}"
 RECONNECT = {"reconnect": True, "reconnect_interval_min": 0.01, "reconnect_interval_max": 0.1}
@@ -57,7 +58,7 @@ def server(answer: bytes | None) -> Iterator[str]:
 @contextmanager
 def stopped(broker: RunningBroker) -> Iterator[None]:
     """The broker does nothing meanwhile."""
-    os.kill(broker.pid, signal.SIGSTOP)
+    stop_process(broker.pid)
     try:
         yield
     finally:
@@ -245,7 +246,7 @@ def test_a_commit_that_nobody_answers(face: Face, own_broker: RunningBroker) -> 
     session = face.connect(f"127.0.0.1:{own_broker.port}", **RECONNECT).session(transactional=True)
     sender = session.sender(QUEUE)
     sender.send(Message("perhaps", durable=True))
-    os.kill(own_broker.pid, signal.SIGSTOP)
+    stop_process(own_broker.pid)
     killer = threading.Timer(0.2, kill_and_start, [own_broker])
     killer.start()
     with pytest.raises(TransactionUnknown):
