@@ -30,15 +30,12 @@ from formats.rhm.close_record import (
     encode_close_record,
 )
 from formats.rhm.jinf import TPL_BASE_NAME
-from store.contradictions import contradictions
 from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk, read_whole
-from store.ends import missing_seal
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
-from store.journal.recovery import JournalRecovery
 from store.layout import StoreLayout
 from store.queue_journal import QueueJournal
 from store.store_directory import StoreDirectory
@@ -120,23 +117,6 @@ def _other_flush(path: str, closed: ClosedJournal, flush: int) -> Damage:
         return Damage(path, None, None, DamageKind.NO_RECORD_LEFT, effect, then=then, messages=held)
     effect = Effect.OF_ANOTHER_TIME if flush > then else Effect.WRITTEN_SINCE_LOST
     return Damage(path, None, None, DamageKind.OTHER_FLUSH, effect, then=then, messages=held, now=flush)
-
-
-def damage_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, closing: Closing) -> list[Damage]:
-    """Everything that is wrong with a journal that was walked over: the one rule of all readers.
-
-    Args:
-        journal: the journal.
-        recovery: what the walk found, its open transactions not yet resolved.
-        end: where the walk ended; None if no record can be read.
-        closing: how the store was closed.
-    """
-    found = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
-    messages = len(recovery.messages) + sum(each.enqueues for each in recovery.transactions)
-    otherwise = list(closing.contradicted(journal, end, messages))
-    if end is not None and not found and not otherwise and closing.is_clean:
-        otherwise.extend(missing_seal(journal, end))
-    return found + otherwise
 
 
 # ---- the file ----

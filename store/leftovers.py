@@ -23,7 +23,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue, encode_queue
@@ -37,26 +37,10 @@ from store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
 from store.journal.identity import identity
 from store.journal.journal import Journal
 from store.journal.order import RingFile
-from store.journal.recovery import JournalRecovery
+from store.journal_recovery import RecoveredJournal
 from store.topology_salvage import MOST_ID
 from store.unfinished import KEPT
 from store.wiring import LOST_AND_FOUND
-
-
-class WalkedJournal(Protocol):
-    """A journal that was read."""
-
-    @property
-    def journal(self) -> Journal:
-        """The journal."""
-
-    @property
-    def recovery(self) -> JournalRecovery:
-        """What it leaves behind."""
-
-    @property
-    def damage(self) -> list[Damage]:
-        """What is wrong with it."""
 
 
 class LostQueue(NamedTuple):
@@ -103,7 +87,7 @@ class Leftovers:
 
 
 def find_leftovers(
-    disk: Disk, parent: str, queues: Collection[QueueEntry], walk: Callable[[str, str], WalkedJournal | None]
+    disk: Disk, parent: str, queues: Collection[QueueEntry], walk: Callable[[str, str], RecoveredJournal | None]
 ) -> Leftovers:
     """Look at every journal in the directory `parent` that `queues` do not have. Nothing is changed.
 
@@ -121,7 +105,7 @@ def find_leftovers(
 
 class _Search:
     def __init__(
-        self, disk: Disk, queues: Collection[QueueEntry], walk: Callable[[str, str], WalkedJournal | None]
+        self, disk: Disk, queues: Collection[QueueEntry], walk: Callable[[str, str], RecoveredJournal | None]
     ) -> None:
         self._disk, self._walk = disk, walk
         self._journals = {str(entry.journal_id) for entry in queues}
@@ -183,7 +167,7 @@ class _Search:
         finally:
             file.close()
 
-    def _with_content(self, path: str, name: str, walked: WalkedJournal) -> None:
+    def _with_content(self, path: str, name: str, walked: RecoveredJournal) -> None:
         queue_id, incarnation = _identity(walked.journal)
         messages, transactions = len(walked.recovery.messages), len(walked.recovery.transactions) or None
         if queue_id in self._names:
@@ -200,7 +184,7 @@ class _Search:
             damage = Damage(path, None, None, kind, messages=messages, transactions=transactions)
             self._found.aside.append(Aside(damage))
 
-    def _lost(self, path: str, name: str, walked: WalkedJournal, queue_id: int, incarnation: int) -> None:
+    def _lost(self, path: str, name: str, walked: RecoveredJournal, queue_id: int, incarnation: int) -> None:
         journal, recovery = walked.journal, walked.recovery
         queue, renamed = _record(journal), None
         if queue is None:

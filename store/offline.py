@@ -17,12 +17,11 @@ from typing import Final, NamedTuple
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.wording import plural
-from store.close_record import damage_of
 from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk
-from store.ends import torn_tail, unexplained_end, unlinked_head
+from store.ends import unlinked_head
 from store.in_use import in_use_notice
 from store.journal.directory import PUSHED_DOWN, NotAJournalError
 from store.journal.enqueue_map import LIVE
@@ -31,9 +30,10 @@ from store.journal.reader import JournalEnd
 from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
 from store.journal.storage import is_withdrawn
+from store.journal_recovery import RecoveredJournal, recover_journal, walk_readable
 from store.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
 from store.opening import open_journals
-from store.prepared import PreparedTransaction, prepared_transactions
+from store.prepared import PreparedTransaction
 from store.surroundings import read_surroundings
 from store.unfinished import Unfinished, unfinished_journals
 
@@ -244,8 +244,11 @@ class OfflineStore:
         open_now = _OpenTransactions(prepared, decisions)
         queues = []
         for name, record, journal in self._match():
-            recovery, end = (None, None) if journal is None else self._recover_journal(journal, open_now)
-            queues.append(RecoveredQueue(name, record, journal, recovery, end))
+            if journal is None:
+                queues.append(RecoveredQueue(name, record, None, None, None))
+                continue
+            found = self._recover_journal(journal, open_now)
+            queues.append(RecoveredQueue(name, record, journal, found.recovery, found.end))
         if self.wiring is not None and self.wiring.complete and not self.wiring.damage:
             catalogue = self.layout.catalogue or self.layout.path
             self.damage.extend(self.closing.lost_queues(catalogue, self.wiring.queues.keys()))
@@ -295,28 +298,28 @@ class OfflineStore:
         """
         return self.layout.kind in (StoreKind.VERSION_2, StoreKind.LOOSE) and bool(transactions)
 
-    def _recover_journal(
-        self, journal: Journal, open_now: _OpenTransactions | None
-    ) -> tuple[JournalRecovery, JournalEnd | None]:
+    def _recover_journal(self, journal: Journal, open_now: _OpenTransactions | None) -> RecoveredJournal:
         """Walk a journal and, but for the prepared list itself, resolve what it leaves open."""
-        recovery = JournalRecovery()
-        end = self.walk(journal, recovery)
-        found = damage_of(journal, recovery, end, self.closing)
-        self.damage.extend(found)
-        if end is not None and end.torn:
-            self.notices.append(torn_tail(journal, end))
-        if end is not None and not found:
-            self.notices.extend(unexplained_end(journal, end))
+        recovered = self._read(journal)
+        self.damage.extend(recovered.damage)
+        self.notices.extend(recovered.end_notices)
         if open_now is not None:
-            open_now.resolve(recovery)
-        damage, notices = unlinked_head(journal, recovery)
+            open_now.resolve(recovered.recovery)
+        damage, notices = unlinked_head(journal, recovered.recovery)
         self.damage.extend(damage)
         self.notices.extend(notices)
-        return recovery, end
+        return recovered
+
+    def _read(self, journal: Journal) -> RecoveredJournal:
+        """Walk a journal. What is wrong with it counts for nothing yet."""
+        recovered = recover_journal(journal, self.closing, if_readable=True)
+        self.notices.extend(recovered.notices)
+        return recovered
 
     def _recover_orphan(self, journal: Journal, open_now: _OpenTransactions) -> RecoveredQueue:
         """An orphan that holds messages is a loss; an empty one is none, and neither is a journal that was replaced."""
-        recovery, end = self._recover_journal(journal, open_now)
+        recovered = self._recover_journal(journal, open_now)
+        recovery = recovered.recovery
         count, queue = len(recovery.messages), self._replaced_by(journal)
         if queue is not None:
             text = f'another journal of queue "{queue}", with {plural(count, "message")}, which is not in use'
@@ -332,7 +335,7 @@ class OfflineStore:
         else:
             what = f'journal of queue "{journal.name}", which the catalogue does not know'
             self.notices.append(f"{journal.path}: {what}; it is empty and left out")
-        return RecoveredQueue(journal.name, None, journal, recovery, end)
+        return RecoveredQueue(journal.name, None, journal, recovery, recovered.end)
 
     def _replaced_by(self, journal: Journal) -> str | None:
         """The queue whose journal this was, or was to be, if it has another one; None if there is none."""
@@ -349,9 +352,7 @@ class OfflineStore:
         """What a kill left of work on a journal. One that was replaced because it was damaged is told as such."""
         if state is Unfinished.REPLACED_JOURNAL:
             (journal,) = [each for each in self.journals if each.path == path]
-            recovery = JournalRecovery()
-            end = self.walk(journal, recovery)
-            if damage_of(journal, recovery, end, self.closing):
+            if self._read(journal).damage:
                 state = Unfinished.REPAIRED_JOURNAL
         return state.notice(path)
 
@@ -366,38 +367,19 @@ class OfflineStore:
         )
 
     def walk(self, journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
-        """`journal.walk`, but where the system refuses to read on, that is damage and the end of this journal."""
-        try:
-            end = journal.walk(sink, every_record=every_record)
-            self.notices.extend(journal.notices)
-            journal.notices.clear()
-            return end
-        except OSError as error:
-            if error.filename is None:
-                raise
-            kind, reason = DamageKind.JOURNAL_BREAKS_OFF, error.strerror
-            sink.damaged(Damage(str(error.filename), None, None, kind, reason=reason))
-            return None
-
-    def is_two_phase(self, place: int) -> bool:
-        """Whether the prepared list's enqueue record at `place` is that of a distributed transaction."""
-        journal = self.prepared_list
-        assert journal is not None
-        data_place, size = journal.data_of_enqueue(place)
-        return journal.stream.read(data_place, min(size, 1)) not in (b"", b"\0")
+        """As `walk_readable`; what the journal has to say goes to the store's notices."""
+        end = walk_readable(journal, sink, every_record=every_record)
+        self.notices.extend(journal.notices)
+        journal.notices.clear()
+        return end
 
     def _recover_prepared_list(self) -> tuple[RecoveredQueue | None, list[PreparedTransaction]]:
         journal = self.prepared_list
         if journal is None:
             return None, []
-        recovery, end = self._recover_journal(journal, None)
-        two_phase = {}
-        for transaction in recovery.transactions:
-            for operation in transaction:
-                if operation.is_enqueue:
-                    two_phase[operation.place] = self.is_two_phase(operation.place)
-        prepared = prepared_transactions(recovery.transactions, two_phase)
-        return RecoveredQueue(journal.name, None, journal, recovery, end), prepared
+        recovered = self._recover_journal(journal, None)
+        queue = RecoveredQueue(journal.name, None, journal, recovered.recovery, recovered.end)
+        return queue, recovered.prepared()
 
     # ---- queues and their journals ----
 

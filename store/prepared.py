@@ -13,11 +13,15 @@ page, section 8.2). So what is open in the TPL tells what to do with what is ope
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from formats.rhm.records import COMMIT_DECISION
-from store.journal.recovery import Outcome
+from store.journal.journal import Journal
+from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.transaction_map import TransactionMap
+
+LOCAL: Final = b"\0"  # the data of a prepare record
+DISTRIBUTED: Final = b"\1"
 
 
 class PreparedTransaction(NamedTuple):
@@ -61,3 +65,28 @@ def prepared_transactions(open_transactions: TransactionMap, two_phase: dict[int
             outcome = Outcome.COMMITTING if decision else Outcome.ABORTING
         prepared.append(PreparedTransaction(transaction.xid, rid, distributed, outcome))
     return prepared
+
+
+def prepared_in(journal: Journal, recovery: JournalRecovery) -> list[PreparedTransaction]:
+    """The open transactions of a TPL, and their outcomes.
+
+    Args:
+        journal: the TPL's.
+        recovery: what the walk over it found; nothing of it is resolved.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    two_phase = {
+        operation.place: is_two_phase(journal, operation.place)
+        for transaction in recovery.transactions
+        for operation in transaction
+        if operation.is_enqueue
+    }
+    return prepared_transactions(recovery.transactions, two_phase)
+
+
+def is_two_phase(journal: Journal, place: int) -> bool:
+    """Whether the TPL's enqueue record at `place` is that of a distributed transaction. Raises OSError."""
+    at, size = journal.data_of_enqueue(place)
+    return journal.stream.read(at, min(size, len(LOCAL))) not in (b"", LOCAL)

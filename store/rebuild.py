@@ -5,7 +5,7 @@ The same record ids, and so the same order; the damaged journal itself is only r
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
@@ -16,8 +16,7 @@ from store.journal.order import RingFile
 from store.journal.recovery import JournalRecovery
 from store.journal.transaction_map import Operation, Transaction
 from store.journal_build import JournalBuild, JournalContent, build_journal
-
-_PREPARED: Final = b"\1"  # the data of a prepare record: distributed
+from store.prepared import DISTRIBUTED
 
 
 class Rebuilt(NamedTuple):
@@ -95,7 +94,7 @@ class _Copy:
                 else:
                     content.removal(xid_size)
                     if self._is_prepared_list:
-                        content.message(len(_PREPARED), xid_size)
+                        content.message(len(DISTRIBUTED), xid_size)
         return content
 
     def into(self, build: JournalBuild) -> None:
@@ -137,7 +136,7 @@ class _Copy:
             except RhmError:
                 continue  # as above: it cannot be read a second time
             if self._is_prepared_list and not build.holds(target):
-                build.message(target, (_PREPARED,), xid)
+                build.message(target, (DISTRIBUTED,), xid)
                 self._copied(xid)
             if not build.holds(header.rid) and build.removal(
                 xid, header.rid, target, commit_decision=bool(operation.flags & COMMIT_DECISION)

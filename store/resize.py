@@ -51,12 +51,13 @@ from store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
 from store.journal.directory import INFO_SUFFIX
 from store.journal.storage import mark_deleted, remove_journal, unmark_deleted
 from store.journal_build import described
+from store.journal_recovery import RecoveredJournal
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
 from store.parameters import StoreParameters
 from store.queue_journal import TPL_NAME
 from store.rebuild import Rebuilt, rebuild
-from store.resize_plan import Choose, JournalPlan, ReadJournal, plan_of, read_journal
+from store.resize_plan import Choose, JournalPlan, plan_of, read_journal
 from store.store_directory import LOCK, Found, StoreDirectory, remove_tree
 from store.unfinished import KEPT, NEW, NEW_LIST, Unfinished, unfinished_list
 
@@ -228,7 +229,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     def _plan(self, name: str, path: str, entry: QueueEntry | None, choose: Choose) -> JournalPlan:
         return plan_of(self._read(path, name), name, entry, choose)
 
-    def _read(self, path: str, name: str) -> ReadJournal:
+    def _read(self, path: str, name: str) -> RecoveredJournal:
         return read_journal(self._disk, path, name, self._closing)
 
     # ---- doing it ----
@@ -322,9 +323,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     def _build(self, plan: JournalPlan) -> _Built:
         seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
-        info = replace(
-            plan.source.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds, creation_headers=True
-        )
+        info = replace(plan.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds, creation_headers=True)
         moved, page, name = None, self._parameters.tpl_page_bytes, posixpath.basename(self._directory.prepared_list)
         if plan.entry is not None:
             moved, page = self._free_number(plan.entry), self._parameters.page_bytes
@@ -351,7 +350,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             moved = self._catalogue.moved_journal(entry)
         return moved
 
-    def _verify(self, plan: JournalPlan, path: str, rebuilt: Rebuilt) -> ReadJournal:
+    def _verify(self, plan: JournalPlan, path: str, rebuilt: Rebuilt) -> RecoveredJournal:
         """Read the new journal as the next start will. Returns what is in it; it is closed again."""
         walked = self._read(path, plan.name)
         walked.journal.close()

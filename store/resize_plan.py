@@ -10,45 +10,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from formats.catalogue import QueueEntry
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.wording import printable
-from store.close_record import Closing, damage_of
+from store.close_record import Closing
 from store.damage import Damage
 from store.disk import Disk
 from store.errors import StoreDamagedError
-from store.journal.directory import NotAJournalError, open_journal
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery
+from store.journal.directory import NotAJournalError
 from store.journal_build import JournalContent, fitting_geometry
+from store.journal_recovery import RecoveredJournal, recover_directory
 from store.sizing import MAX_PAGES
 
 #: Says what geometry a journal is to have: called with its name and what it has; None to leave it as it is.
 Choose = Callable[[str, Geometry], Geometry | None]
-
-
-class ReadJournal(NamedTuple):
-    """A journal that was read, and is sound.
-
-    Attributes:
-        journal: the journal.
-        info: what its info file says.
-        recovery: what a walk over all of it found, nothing of it resolved.
-        flush: number of its last flush; 0 if nothing was ever written.
-    """
-
-    journal: Journal
-    info: JournalInfo
-    recovery: JournalRecovery
-    flush: int
-
-    @property
-    def messages(self) -> int:
-        """Messages in it, those that open transactions enqueue included."""
-        return len(self.recovery.messages) + sum(each.enqueues for each in self.recovery.transactions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +34,8 @@ class JournalPlan:
 
     Attributes:
         name: the queue's, or "TplStore".
-        source: the journal.
+        source: the journal, which is sound.
+        info: what its info file says.
         before, after: its geometry; the same where nothing is to be done.
         live_bytes: bytes of blocks of all that is kept.
         fits: whether all of that fits into `after`.
@@ -66,7 +44,8 @@ class JournalPlan:
     """
 
     name: str
-    source: ReadJournal
+    source: RecoveredJournal
+    info: JournalInfo
     before: Geometry
     after: Geometry
     live_bytes: int
@@ -90,8 +69,8 @@ class JournalPlan:
         return len(self.source.recovery.transactions)
 
 
-def plan_of(source: ReadJournal, name: str, entry: QueueEntry | None, choose: Choose) -> JournalPlan:
-    """What becomes of a journal.
+def plan_of(source: RecoveredJournal, name: str, entry: QueueEntry | None, choose: Choose) -> JournalPlan:
+    """What becomes of a journal, whose files are closed.
 
     Args:
         source: the journal.
@@ -101,16 +80,18 @@ def plan_of(source: ReadJournal, name: str, entry: QueueEntry | None, choose: Ch
     """
     content = content_of(source, is_prepared_list=entry is None)
     source.journal.close()
+    info = source.journal.info
+    assert info is not None  # it is damage if there is none
     before = source.journal.files.geometry
     after = choose(name, before) or before
-    alignment = source.info.flush_alignment
+    alignment = info.flush_alignment
     fits = after == before or content.fits(after, alignment)
     would_fit = () if fits else larger_geometries(content, after, alignment)
-    return JournalPlan(name, source, before, after, content.blocks * BLOCK_SIZE, fits, would_fit, entry)
+    return JournalPlan(name, source, info, before, after, content.blocks * BLOCK_SIZE, fits, would_fit, entry)
 
 
-def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> ReadJournal:
-    """Read a journal of version 2.
+def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> RecoveredJournal:
+    """Recover a journal of version 2 that is sound.
 
     Args:
         disk: where it is.
@@ -125,16 +106,13 @@ def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> ReadJour
     if not disk.is_directory(path):
         raise _refused(path, f'"{printable(name)}" has no journal')
     try:
-        journal = open_journal(disk, path, name)
+        found = recover_directory(disk, path, name, closing)
     except NotAJournalError as error:
         raise _refused(path, f"there is no journal: {error}") from None
-    recovery = JournalRecovery()
-    end = journal.walk(recovery)
-    damage = damage_of(journal, recovery, end, closing)
-    if damage or journal.info is None:
-        journal.close()
-        raise _damaged(damage[0])
-    return ReadJournal(journal, journal.info, recovery, 0 if end is None else end.flush)
+    if found.damage:
+        found.journal.close()
+        raise _damaged(found.damage[0])
+    return found
 
 
 def _damaged(damage: Damage) -> StoreDamagedError:
@@ -149,7 +127,7 @@ def _refused(where: str, what: str) -> StoreDamagedError:
     )
 
 
-def content_of(source: ReadJournal, *, is_prepared_list: bool = False) -> JournalContent:
+def content_of(source: RecoveredJournal, *, is_prepared_list: bool = False) -> JournalContent:
     """How much there is in a journal that has to be kept.
 
     Args:

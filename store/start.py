@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import store.log_lines as log_lines
@@ -26,15 +26,14 @@ from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.rhm.store_file import StoreFile
 from formats.wording import plural, printable
 from store.catalogue import Catalogue
-from store.close_record import damage_of, read_closing
+from store.close_record import read_closing
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.environment import Environment
 from store.errors import StoreDamagedError
-from store.journal.directory import NotAJournalError, open_journal
+from store.journal.directory import NotAJournalError
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
-from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.resumption import NotToBeTakenUpError, state_of
 from store.journal.storage import (
@@ -46,11 +45,12 @@ from store.journal.storage import (
     withdraw_journal,
 )
 from store.journal_build import described
+from store.journal_recovery import RecoveredJournal, recover_directory
 from store.key_value import CatalogueError
 from store.leftovers import find_leftovers
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage, StoreParameters
-from store.prepared import PreparedTransaction, prepared_transactions
+from store.prepared import PreparedTransaction
 from store.queue_journal import TPL_NAME, QueueJournal
 from store.rebuild import rebuild
 from store.store_directory import StoreDirectory
@@ -116,15 +116,6 @@ class StartedQueue:
     def close(self) -> None:
         """The messages are read: let the reader go."""
         self._reader.close()
-
-
-class _Walked(NamedTuple):
-    """A journal that was read, and what is wrong with it."""
-
-    journal: Journal
-    recovery: JournalRecovery
-    end: JournalEnd | None
-    damage: list[Damage]
 
 
 class Start:
@@ -207,19 +198,12 @@ class Start:
             walked = self._walked_anew(path, TPL_NAME)
         elif walked.damage:
             walked = self._rebuild_prepared_list(walked)
-        reader, recovery = walked.journal, walked.recovery
-        two_phase: dict[int, bool] = {}
-        for transaction in recovery.transactions:
-            for operation in transaction:
-                if operation.is_enqueue:
-                    at, size = reader.data_of_enqueue(operation.place)
-                    two_phase[operation.place] = reader.stream.read(at, min(size, 1)) not in (b"", b"\0")
-        prepared = prepared_transactions(recovery.transactions, two_phase)
+        prepared = walked.prepared()
         journal = self._taken_up(walked, self._parameters.tpl_page_bytes, self._parameters.tpl_write_cache_bytes)
-        reader.close()
+        walked.journal.close()
         return journal, prepared
 
-    def _rebuild_prepared_list(self, walked: _Walked) -> _Walked:
+    def _rebuild_prepared_list(self, walked: RecoveredJournal) -> RecoveredJournal:
         """Build the list anew, and keep the damaged one. Where there is only a `tpl.new`, that is whole."""
         path = self._directory.prepared_list
         info = self._tpl_info(walked.journal.files.geometry, walked.journal.info)
@@ -294,7 +278,9 @@ class Start:
         self._disk.sync_directory(posixpath.dirname(old))
         return moved
 
-    def _rebuild_queue(self, entry: QueueEntry, record: Queue, walked: _Walked) -> tuple[QueueEntry, _Walked]:
+    def _rebuild_queue(
+        self, entry: QueueEntry, record: Queue, walked: RecoveredJournal
+    ) -> tuple[QueueEntry, RecoveredJournal]:
         """Build the journal anew, switch over in one batch, and keep the damaged one."""
         moved = self._moved(entry)
         path = self._directory.journal(moved.journal_id)
@@ -337,25 +323,23 @@ class Start:
 
     # ---- one journal ----
 
-    def _walk(self, path: str, name: str) -> _Walked | None:
+    def _walk(self, path: str, name: str) -> RecoveredJournal | None:
         """Read a journal; None if there is none."""
         if not self._disk.is_directory(path):
             return None
         try:
-            journal = open_journal(self._disk, path, name)
+            found = recover_directory(self._disk, path, name, self._closing)
         except NotAJournalError:
             return None
-        recovery = JournalRecovery()
-        end = journal.walk(recovery)
-        self.highest_rid = max(self.highest_rid, recovery.highest_rid)
-        return _Walked(journal, recovery, end, damage_of(journal, recovery, end, self._closing))
+        self.highest_rid = max(self.highest_rid, found.recovery.highest_rid)
+        return found
 
-    def _walked_anew(self, path: str, name: str) -> _Walked:
+    def _walked_anew(self, path: str, name: str) -> RecoveredJournal:
         walked = self._walk(path, name)
         assert walked is not None
-        return walked._replace(damage=[])
+        return replace(walked, damage=[])
 
-    def _taken_up(self, walked: _Walked, page: int, bound: int) -> QueueJournal:
+    def _taken_up(self, walked: RecoveredJournal, page: int, bound: int) -> QueueJournal:
         reader = walked.journal
         assert reader.info is not None
         try:
@@ -397,7 +381,7 @@ class Start:
             self._disk.make_directory(path)
             self._disk.sync_directory(posixpath.dirname(path))
 
-    def _rebuild(self, path: str, walked: _Walked, info: JournalInfo) -> None:
+    def _rebuild(self, path: str, walked: RecoveredJournal, info: JournalInfo) -> None:
         """Build what can be read of a damaged journal anew. What an earlier start left of that is removed."""
         for damage in walked.damage:
             self._found(damage)

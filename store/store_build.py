@@ -12,7 +12,7 @@ Which queues, under which numbers, is the caller's to say, and what is told of i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from formats.broker_records.wiring import (
     Binding,
@@ -39,13 +39,12 @@ from store.journal.storage import remove_journal
 from store.journal_build import JournalContent, build_fitting
 from store.journal_bulk import BulkBuild
 from store.parameters import StoreParameters
+from store.prepared import DISTRIBUTED
 from store.queue_copy import QueueCopy, queue_content
 from store.queue_journal import TPL_NAME
 from store.rids import RecordIds
 from store.store_directory import StoreDirectory
 from store.taking_up import journal_info
-
-_DISTRIBUTED: Final = b"\1"  # the data of a prepare record
 
 
 class JournalSource(NamedTuple):
@@ -131,11 +130,11 @@ class StoreBuild:
         content = JournalContent()
         for xid in xids:
             content.transaction(len(xid))
-            content.message(len(_DISTRIBUTED), len(xid))
+            content.message(len(DISTRIBUTED), len(xid))
 
         def fill(build: BulkBuild) -> None:
             for xid in xids:
-                build.message(self._rids.take(), (_DISTRIBUTED,), xid)
+                build.message(self._rids.take(), (DISTRIBUTED,), xid)
 
         parameters = self._parameters
         info = journal_info(

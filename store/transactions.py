@@ -40,10 +40,8 @@ from store.flusher import Flusher
 from store.journal.recovery import Outcome
 from store.journal.step import JournalError, JournalFailedError
 from store.key_value import CatalogueError
-from store.prepared import PreparedTransaction
+from store.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
 from store.queue_journal import Done, QueueJournal
-
-_LOCAL, _DISTRIBUTED = b"\0", b"\1"
 
 
 class Enqueue(NamedTuple):
@@ -279,7 +277,7 @@ class Transactions:
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
         """The records are synced in all journals, or not. Local transactions have no `branch`."""
-        writer, kind = self._list.writer, _LOCAL if branch is None else _DISTRIBUTED
+        writer, kind = self._list.writer, LOCAL if branch is None else DISTRIBUTED
         crc = extend_crc32c(0, kind)
         if error is None:
             try:

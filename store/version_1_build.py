@@ -27,6 +27,7 @@ from formats.wording import printable
 from store.environment import Environment
 from store.journal_build import JournalContent
 from store.parameters import StoreParameters
+from store.prepared import DISTRIBUTED
 from store.queue_copy import LeftOut, QueueCopy, counted_content
 from store.queue_journal import TPL_NAME
 from store.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
@@ -41,7 +42,6 @@ from store.version_1_journal import (
     why_misread,
 )
 
-_DISTRIBUTED: Final = b"\1"  # the data of a prepare record
 _PAST: Final = 1 << 63  # from here on a record id counts as older than 1
 
 
@@ -138,11 +138,11 @@ class Version1Build:
         content = JournalContent()
         for xid in xids:
             content.transaction(len(xid))
-            content.message(len(_DISTRIBUTED), len(xid))
+            content.message(len(DISTRIBUTED), len(xid))
 
         def fill(build: Version1JournalBuild) -> None:
             for xid in xids:
-                build.message(self._rids.take(), (_DISTRIBUTED,), xid)
+                build.message(self._rids.take(), (DISTRIBUTED,), xid)
 
         parameters = self._parameters
         info = version_1_info(

@@ -10,6 +10,7 @@ from store.ends import torn_tail
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader
 from store.offline import OfflineStore
+from store.prepared import is_two_phase
 from tools.dump.body_files import body_directory
 from tools.dump.dump import Output
 from tools.dump.messages import MessageReader, message_object, undecoded
@@ -79,7 +80,7 @@ class RecordLister:
         fields = record_object(self._journal.name, header, xid, file.path, offset)
         if header.kind is Kind.ENQUEUE:
             if self._journal is self._store.prepared_list:
-                fields["prepared"] = "dtx" if self._store.is_two_phase(place) else "local"
+                fields["prepared"] = "dtx" if is_two_phase(self._journal, place) else "local"
             else:
                 message = self._reader.read(header.rid, place)
                 told = message_object(self._journal.name, header.rid, "", None, message, self._form)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from store.prepared import DISTRIBUTED, LOCAL
 from tools.console.json_lines import JsonLines
 from tools.generate.damage import PlantedDamage, Planter, Target, target
 from tools.generate.fleet import DamageKind, FleetSpec, QueuePlan, StoreFormat, StorePlan, factory, plan_store
@@ -28,8 +29,6 @@ from tools.generate.messages import body_text, message_id, queue_prefix
 from tools.generate.seeds import seeded
 from tools.generate.stores import GeneratedStore, new_store, pinned_environment
 
-_PREPARED: Final = b"\1"  # the data of a prepare record: distributed
-_PREPARED_LOCAL: Final = b"\0"  # likewise: local
 _BUILDING: Final = "/rhm.new/"  # in the paths of a store of version 2 before it is whole
 _JOURNAL_FILES: Final = frozenset((".jdat", ".jrnl"))
 _SUMMED: Final = (
@@ -176,13 +175,13 @@ class _Making:
         journal, take_rid = self._store.prepared_list(), self._take_rid
         for xid, commit in ended:
             prepared = take_rid()
-            journal.enqueue(prepared, _PREPARED_LOCAL, xid)
+            journal.enqueue(prepared, LOCAL, xid)
             journal.flush()
             journal.dequeue(take_rid(), prepared, xid, commit_decision=commit)
             journal.flush()
             journal.finish_transaction(take_rid(), xid, commit=commit)
         for xid in in_doubt:
-            journal.enqueue(self._take_rid(), _PREPARED, xid)
+            journal.enqueue(self._take_rid(), DISTRIBUTED, xid)
             journal.flush()
         journal.finish()
 

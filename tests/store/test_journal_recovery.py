@@ -1,0 +1,110 @@
+"""The one way to recover a journal: what it tells, and what it does when the system refuses to read on."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import store
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import TPL_BASE_NAME
+from formats.rhm.records import COMMIT_DECISION
+from store.close_record import Closing
+from store.damage_kinds import DamageKind
+from store.journal.directory import data_path, open_journal
+from store.journal.recovery import Outcome
+from store.journal_recovery import recover_directory, recover_journal
+from tests.support.journal_builder import DIRECTORY, JournalBuilder
+from tests.support.memory_disk import MemoryDisk, MemoryFile
+
+RING = Geometry(4, 4096)
+NOT_CLEAN, CLEAN = Closing(is_clean=False), Closing(is_clean=True)
+XID, OTHER = b"transaction", b"another"
+
+
+class RefusingDisk(MemoryDisk):
+    """A disk that opens files only so many times; None for as often as they are asked for."""
+
+    def __init__(self, files: MemoryDisk, most: int | None = None) -> None:
+        super().__init__(files.files)
+        self._most = most
+        self.opened = 0
+
+    def open(self, path: str) -> MemoryFile:
+        if self.opened == self._most:
+            self.unopenable.add(path)
+        self.opened += 1
+        return super().open(path)
+
+
+def filled() -> JournalBuilder:
+    builder = JournalBuilder(2, RING)
+    for _ in range(3):
+        builder.enqueue(b"m" * 1500)
+        builder.flush()
+    builder.enqueue(b"open", xid=XID)
+    builder.flush()
+    return builder
+
+
+def test_what_is_found_is_not_resolved() -> None:
+    found = recover_directory(filled().disk(), DIRECTORY, "orders", NOT_CLEAN)
+    assert (found.damage, found.messages, len(found.recovery.messages)) == ([], 4, 3)
+    assert [each.xid for each in found.recovery.transactions] == [XID]
+    assert found.end is not None
+    assert found.flush == found.end.flush > 0
+    found.journal.close()
+
+
+def test_the_end_is_compared_with_how_the_store_was_closed() -> None:
+    found = recover_directory(filled().disk(), DIRECTORY, "orders", CLEAN)
+    assert [each.kind for each in found.damage] == [DamageKind.SEAL_MISSING]
+
+
+def test_the_prepared_list_says_what_becomes_of_transactions() -> None:
+    builder = JournalBuilder(2, RING, queue_name="TplStore", base_name=TPL_BASE_NAME)
+    builder.enqueue(b"\1", xid=XID)
+    prepare = builder.enqueue(b"\0", xid=OTHER)
+    builder.dequeue(prepare.header.rid, xid=OTHER, flags=COMMIT_DECISION)
+    builder.flush()
+    found = recover_directory(builder.disk(), DIRECTORY, "TplStore", NOT_CLEAN)
+    assert [(each.xid, each.two_phase, each.outcome) for each in found.prepared()] == [
+        (XID, True, Outcome.IN_DOUBT),
+        (OTHER, False, Outcome.COMMITTING),
+    ]
+
+
+def test_a_journal_that_cannot_be_read_leaves_no_file_open() -> None:
+    builder = filled()
+    counting = RefusingDisk(builder.disk())
+    open_journal(counting, DIRECTORY).close()
+    disk = RefusingDisk(builder.disk(), counting.opened + 1)  # the walk may open the first file, and not the second
+    with pytest.raises(PermissionError):
+        recover_directory(disk, DIRECTORY, "orders", NOT_CLEAN)
+    assert disk.open_now == 0
+
+
+def test_for_who_only_looks_a_refusal_is_damage() -> None:
+    disk = filled().disk()
+    journal = open_journal(disk, DIRECTORY)
+    path = data_path(DIRECTORY, "JournalData", 1)
+    disk.unopenable.add(path)
+    found = recover_journal(journal, NOT_CLEAN, if_readable=True)
+    assert [(each.file, each.kind) for each in found.damage] == [(path, DamageKind.JOURNAL_BREAKS_OFF)]
+    assert (found.end, found.flush) == (None, 0)
+    journal.close()
+
+
+def test_nobody_else_judges_a_journal() -> None:
+    """What is damage is decided in one place: no other module puts the rules together."""
+    rules = {"contradicted", "missing_seal"}
+    users = set()
+    for path in Path(store.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.func if isinstance(node, ast.Call) else None
+            called = name.id if isinstance(name, ast.Name) else name.attr if isinstance(name, ast.Attribute) else ""
+            if called in rules:
+                users.add(path.name)
+    assert users == {"journal_recovery.py"}
