@@ -5,112 +5,37 @@ gathered they are written and synced at once. What is in memory is what the writ
 bodies of one flush. The directory that a journal is built in means nothing to anybody until the builder's caller gives
 it a meaning, so a crash leaves at worst a directory to be removed.
 
-What a journal is to hold is counted before it is built, and a geometry chosen that takes it: by the rules of `space`,
-for the journal as it is when everything is in it and nothing was ever removed. The writer has the last word: where it
-takes less than was computed, which the rules' margins make unlikely, the next larger geometry is tried.
+What a journal is to hold is counted before it is built, and a geometry chosen that takes it (`journal_content`). The
+writer has the last word: where it takes less than was computed, which the margins of the rules make unlikely, the next
+larger geometry is tried.
 """
 
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
-from formats.rhm.headers import data_crc, record_blocks
+from formats.rhm.headers import data_crc
 from formats.rhm.jinf import JournalInfo
 from formats.wording import plural, printable
 from store.environment import Environment
 from store.errors import StoreError
-from store.journal.compaction import MAX_COPIED_BLOCKS
-from store.journal.space import RingSpace
 from store.journal.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.storage import create_journal, remove_journal
 from store.journal.writer_state import new_state
+from store.journal_content import FLUSH_BYTES, JournalContent, fitting_geometry
 from store.sizing import MAX_PAGES
 from store.sync.driver import sync_all
 from store.taking_up import take_up
 
-FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
-_LEAST_FILES: Final = 2  # that a writer can do with
 _MOST_WAITS: Final = 1000  # for room, of one record; each makes a turn of compaction or a part of one
 
 
 class JournalTooSmallError(StoreError):
     """What a journal is to hold does not fit into it."""
-
-
-# ---- what fits ----
-
-
-@dataclass(slots=True)
-class JournalContent:
-    """What a journal is to hold.
-
-    Attributes:
-        blocks: of all records that are kept.
-        removal_blocks: of the dequeues of open transactions among them.
-        messages: how many messages there are among them.
-        transactions: how many open transactions.
-        outcome_blocks: of the records that will end these.
-        largest: blocks of the longest record.
-    """
-
-    blocks: int = 0
-    removal_blocks: int = 0
-    messages: int = 0
-    transactions: int = 0
-    outcome_blocks: int = 0
-    largest: int = 1
-
-    def message(self, size: int, xid_size: int = 0) -> None:
-        """One more message with `size` bytes of data, enqueued by a transaction if there is an xid."""
-        self.messages += 1
-        self._record(record_blocks(size, xid_size))
-
-    def removal(self, xid_size: int) -> None:
-        """One more dequeue by an open transaction."""
-        self.removal_blocks += record_blocks(0, xid_size)
-        self._record(record_blocks(0, xid_size))
-
-    def transaction(self, xid_size: int) -> None:
-        """One more open transaction."""
-        self.transactions += 1
-        self.outcome_blocks += record_blocks(0, xid_size)
-
-    def _record(self, blocks: int) -> None:
-        self.blocks += blocks
-        self.largest = max(self.largest, blocks)
-
-    def fits(self, geometry: Geometry, alignment: int) -> bool:
-        """Whether a journal with that geometry, whose flushes are padded to `alignment` bytes, takes all of it."""
-        if geometry.files < _LEAST_FILES:
-            return False
-        space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS))
-        outcomes = self.outcome_blocks + self.transactions * space.flush
-        if self.blocks + self.messages + outcomes > space.threshold:
-            return False
-        flushes = self.blocks * BLOCK_SIZE // FLUSH_BYTES + 2
-        kept = self.blocks + space.reserve  # as the writer asks for, with the last message
-        free = space.files * space.file - kept - flushes * space.flush
-        return space.drains(free, self.messages, outcomes) or space.compacts(kept, self.largest, self.removal_blocks)
-
-
-def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int) -> Geometry | None:
-    """The geometry nearest to `geometry` into which `content` fits: itself, else more files, else larger ones, too.
-
-    Returns:
-        It has at most 64 files of 32,768 pages; None if even that is too small.
-    """
-    for files in range(max(geometry.files, _LEAST_FILES), MAX_FILES + 1):
-        candidate = Geometry(files, geometry.data_size)
-        if content.fits(candidate, alignment):
-            return candidate
-    sizes = range(geometry.data_size // PAGE_SIZE + 1, MAX_PAGES + 1)
-    found = bisect_left(sizes, True, key=lambda pages: content.fits(Geometry.from_pages(MAX_FILES, pages), alignment))
-    return None if found == len(sizes) else Geometry.from_pages(MAX_FILES, sizes[found])
 
 
 def described(geometry: Geometry) -> str:

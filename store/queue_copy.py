@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from formats.checksum import extend_crc32c
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.headers import data_crc
 from store.damage import Damage
 from store.damage_kinds import DamageKind
@@ -23,7 +22,6 @@ from store.journal.enqueue_map import LIVE, LOCKED
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.journal_build import JournalContent
 
 #: Called with damage that costs a message, and where its record begins and ends in the journal's stream.
 LeftOut: TypeAlias = Callable[[Damage, int, int], None]
@@ -47,35 +45,6 @@ class NewRecordIds(Protocol):
 
     def take(self) -> int:
         """A record id that was never used."""
-
-
-def queue_content(journal: Journal, recovery: JournalRecovery, geometry: Geometry, alignment: int) -> JournalContent:
-    """How much recovery keeps of a journal, at most.
-
-    No more than the journal held up to its end; where that fits into `geometry` with flushes padded to `alignment`,
-    nobody looks at each record.
-    """
-    blocks = journal.stream.size // BLOCK_SIZE
-    most = JournalContent(blocks, messages=len(recovery.messages), largest=blocks)
-    if not len(recovery.transactions) and most.fits(geometry, alignment):
-        return most
-    return counted_content(journal, recovery)
-
-
-def counted_content(journal: Journal, recovery: JournalRecovery) -> JournalContent:
-    """How much recovery keeps of a journal; it looks at each record."""
-    content = JournalContent()
-    enqueued_by = _enqueuers(recovery)
-    xids = set()
-    for rid, place, state, xid in recovery.outstanding(journal.format):
-        enqueuer = b"" if state == LIVE else enqueued_by.get(rid, b"")
-        content.message(journal.data_of_enqueue(place)[1], len(enqueuer))
-        if state == LOCKED and xid is not None:
-            content.removal(len(xid))
-        xids.add(xid)
-    for xid in xids - {None}:
-        content.transaction(len(xid or b""))
-    return content
 
 
 def _enqueuers(recovery: JournalRecovery) -> dict[int, bytes]:

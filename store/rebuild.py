@@ -15,7 +15,8 @@ from store.journal.journal import Journal
 from store.journal.order import RingFile
 from store.journal.recovery import JournalRecovery
 from store.journal.transaction_map import Operation, Transaction
-from store.journal_build import JournalBuild, JournalContent, build_journal
+from store.journal_build import JournalBuild, build_journal
+from store.journal_content import content_of
 from store.prepared import DISTRIBUTED
 
 
@@ -60,8 +61,10 @@ def rebuild(
         StoreError: it does not fit into any journal, or cannot be written.
         OSError: the new journal cannot be made, or a file of the old one not be opened.
     """
-    copy = _Copy(journal, recovery, is_prepared_list=info.base_name == TPL_BASE_NAME)
-    built = build_journal(environment, directory, info, page, copy.content(), copy.into, seal=seal)
+    is_prepared_list = info.base_name == TPL_BASE_NAME
+    copy = _Copy(journal, recovery, is_prepared_list=is_prepared_list)
+    content = content_of(journal, recovery, is_prepared_list=is_prepared_list)
+    built = build_journal(environment, directory, info, page, content, copy.into, seal=seal)
     return Rebuilt(built, copy.messages, len(copy.xids), copy.unreadable)
 
 
@@ -79,23 +82,6 @@ class _Copy:
         self._is_prepared_list = is_prepared_list
         self.messages = self.unreadable = 0
         self.xids: set[bytes] = set()
-
-    def content(self) -> JournalContent:
-        """How much there is, at most."""
-        content = JournalContent()
-        for _, place, _ in self._recovery.messages.in_place_order():
-            content.message(self._journal.data_of_enqueue(place)[1])
-        for transaction in self._recovery.transactions:
-            xid_size = len(transaction.xid)
-            content.transaction(xid_size)
-            for operation in transaction:
-                if operation.is_enqueue:
-                    content.message(self._journal.data_of_enqueue(operation.place)[1], xid_size)
-                else:
-                    content.removal(xid_size)
-                    if self._is_prepared_list:
-                        content.message(len(DISTRIBUTED), xid_size)
-        return content
 
     def into(self, build: JournalBuild) -> None:
         """Copy everything."""

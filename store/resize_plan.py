@@ -20,7 +20,7 @@ from store.damage import Damage
 from store.disk import Disk
 from store.errors import StoreDamagedError
 from store.journal.directory import NotAJournalError
-from store.journal_build import JournalContent, fitting_geometry
+from store.journal_content import JournalContent, content_of, fitting_geometry
 from store.journal_recovery import RecoveredJournal, recover_directory
 from store.sizing import MAX_PAGES
 
@@ -78,7 +78,7 @@ def plan_of(source: RecoveredJournal, name: str, entry: QueueEntry | None, choos
         entry: the queue's in the catalogue; None for the prepared list.
         choose: says what it is to be.
     """
-    content = content_of(source, is_prepared_list=entry is None)
+    content = content_of(source.journal, source.recovery, is_prepared_list=entry is None)
     source.journal.close()
     info = source.journal.info
     assert info is not None  # it is damage if there is none
@@ -125,30 +125,6 @@ def _refused(where: str, what: str) -> StoreDamagedError:
         f"{where}: {what}; nothing is resized: start the broker, which saves what can be read of a damaged "
         "journal, or see qstore-recover"
     )
-
-
-def content_of(source: RecoveredJournal, *, is_prepared_list: bool = False) -> JournalContent:
-    """How much there is in a journal that has to be kept.
-
-    Args:
-        source: the journal.
-        is_prepared_list: in which a decision without its prepare record gets one again (`rebuild`).
-    """
-    journal, content = source.journal, JournalContent()
-    for _, place, _ in source.recovery.messages.in_place_order():
-        content.message(journal.data_of_enqueue(place)[1])
-    for transaction in source.recovery.transactions:
-        xid_size = len(transaction.xid)
-        content.transaction(xid_size)
-        enqueued = {operation.rid for operation in transaction if operation.is_enqueue}
-        for operation in transaction:
-            if operation.is_enqueue:
-                content.message(journal.data_of_enqueue(operation.place)[1], xid_size)
-            else:
-                content.removal(xid_size)
-                if is_prepared_list and operation.rid not in enqueued:
-                    content.message(1, xid_size)
-    return content
 
 
 def larger_geometries(content: JournalContent, geometry: Geometry, alignment: int) -> tuple[Geometry, ...]:

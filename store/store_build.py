@@ -36,11 +36,12 @@ from store.environment import Environment
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
 from store.journal.storage import remove_journal
-from store.journal_build import JournalContent, build_fitting
+from store.journal_build import build_fitting
 from store.journal_bulk import BulkBuild
+from store.journal_content import JournalContent, content_at_most
 from store.parameters import StoreParameters
 from store.prepared import DISTRIBUTED
-from store.queue_copy import QueueCopy, queue_content
+from store.queue_copy import QueueCopy
 from store.queue_journal import TPL_NAME
 from store.rids import RecordIds
 from store.store_directory import StoreDirectory
@@ -171,7 +172,8 @@ class StoreBuild:
             copy = QueueCopy(*queue.source, self._rids, left_out)
             content = queue.content
             if content is None:
-                content = queue_content(*queue.source, queue.geometry, self._parameters.flush_alignment)
+                alignment = self._parameters.flush_alignment
+                content = content_at_most(*queue.source, lambda most: most.fits(queue.geometry, alignment))
             made = self._journal(path, info, content, copy.into)
             result = BuiltQueue(copy.messages, copy.in_doubt, made.geometry)
         self._catalogue.create_queue(QueueEntry(queue.number, queue.number, 1, record))

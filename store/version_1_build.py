@@ -21,14 +21,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.wording import printable
 from store.environment import Environment
-from store.journal_build import JournalContent
+from store.journal_content import JournalContent, content_at_most
 from store.parameters import StoreParameters
 from store.prepared import DISTRIBUTED
-from store.queue_copy import LeftOut, QueueCopy, counted_content
+from store.queue_copy import LeftOut, QueueCopy
 from store.queue_journal import TPL_NAME
 from store.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
 from store.version_1_catalogue import encode_databases, write_databases
@@ -57,7 +57,7 @@ def highest_kept_rid(sources: Iterable[JournalSource]) -> int | None:
 
 
 def _content(source: JournalSource, known: JournalContent | None, geometry: Geometry) -> JournalContent:
-    """How much is to be copied; where all that the journal held fits, nobody looks at each record.
+    """How much is to be copied, at most.
 
     Args:
         source: the journal.
@@ -66,12 +66,7 @@ def _content(source: JournalSource, known: JournalContent | None, geometry: Geom
     """
     if known is not None and fits(known, geometry):
         return known
-    journal, recovery = source
-    blocks = journal.stream.size // BLOCK_SIZE
-    most = JournalContent(blocks, messages=len(recovery.messages), largest=blocks)
-    if not len(recovery.transactions) and fits(most, geometry):
-        return most
-    return counted_content(journal, recovery)
+    return content_at_most(*source, lambda most: fits(most, geometry))
 
 
 class _RecordIds:

@@ -25,10 +25,10 @@ from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.transaction_map import Transaction
-from store.journal_build import fitting_geometry, too_much
+from store.journal_build import too_much
+from store.journal_content import content_at_most, fitting_geometry
 from store.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
 from store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
-from store.queue_copy import queue_content
 from store.sizing import MAX_PAGES
 from store.store_build import JournalSource, QueueToBuild
 from store.wiring import LOST_AND_FOUND, Wiring
@@ -230,7 +230,7 @@ class _Planning:
         deliverable = in_doubt = 0
         if source is not None and recovery is not None:
             alignment = self._parameters.flush_alignment
-            content = queue_content(source.journal, source.recovery, geometry, alignment)
+            content = content_at_most(*source, lambda most: most.fits(geometry, alignment))
             fitting = fitting_geometry(content, geometry, alignment)
             if fitting is None:
                 raise too_much(record.name, content)

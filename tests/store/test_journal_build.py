@@ -17,12 +17,11 @@ from store.journal.directory import open_journal
 from store.journal.recovery import JournalRecovery
 from store.journal_build import (
     JournalBuild,
-    JournalContent,
     JournalTooSmallError,
     build_journal,
     described,
-    fitting_geometry,
 )
+from store.journal_content import JournalContent, fitting_geometry
 from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue

@@ -11,9 +11,10 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import decode_jinf
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
+from store.journal_content import content_of
 from store.parameters import StoreParameters
 from store.resize import StoreResize
-from store.resize_plan import JournalPlan, content_of, larger_geometries
+from store.resize_plan import JournalPlan, larger_geometries
 from store.start import RecoveredMessage
 from store.transactions import Dequeue
 from store.unfinished import KEPT
@@ -180,7 +181,7 @@ def test_where_no_journal_is_large_enough_none_is_named(path: Path) -> None:
     filled(path)
     with holding(path, read_only=True) as store:
         (plan,) = store.plan(["orders"], lambda *_: None)
-    content = content_of(plan.source)
+    content = content_of(plan.source.journal, plan.source.recovery)
     content.blocks = 1 << 40
     assert larger_geometries(content, GEOMETRY, 512) == ()
 

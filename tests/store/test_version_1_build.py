@@ -37,7 +37,7 @@ from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.recovery import JournalRecovery
 from store.journal.version_1_ring import Version1Ring
 from store.journal.version_1_writer import Version1Writer, reserve_blocks, state_of
-from store.journal_build import JournalContent
+from store.journal_content import JournalContent
 from store.offline import open_store
 from store.version_1_catalogue import encode_databases, write_databases
 from store.version_1_journal import (
