@@ -28,6 +28,7 @@ from uuid import UUID
 
 import store.log_lines as log_lines
 import store.outage as outage
+from formats.rhm.store_file import StoreFile
 from formats.wording import printable
 from store.appender import Appender
 from store.catalogue import Catalogue
@@ -47,7 +48,9 @@ from store.parameters import OnDamage, StoreParameters
 from store.queue_journal import Done, QueueJournal
 from store.rids import RecordIds
 from store.snapshot import Snapshots, Taken
-from store.start import RecoveredMessage, Start, StartedQueue
+from store.start import apply_start
+from store.start_plan import plan_start
+from store.started import RecoveredMessage, StartedQueue, StartedStore
 from store.store_directory import Found, StoreDirectory
 from store.sync import SyncDriverError
 from store.transactions import Transactions
@@ -139,13 +142,18 @@ class MessageStore:
         )  # a store that is refused stays as it is
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
-        started = Start(self._environment, directory, catalogue, self.parameters, mark=mark, log=log)
+        started = self._started(catalogue, mark)
         self.wiring: Wiring = catalogue_wiring(catalogue, directory.catalogue)
         self._take_over(started, catalogue)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
         for line in (*log_lines.transactions_in_doubt(directory.path, self.transactions.in_doubt), *self._sizes()):
             log(line)
+
+    def _started(self, catalogue: Catalogue, mark: StoreFile) -> StartedStore:
+        """What the store holds, taken up: first it is planned what that needs, and then done."""
+        plan = plan_start(self._environment.disk, self.directory, list(catalogue.queues()), mark)
+        return apply_start(self._environment, self.directory, catalogue, self.parameters, plan, log=self._log)
 
     def _sizes(self) -> tuple[LogLine, ...]:
         of = self.parameters
@@ -174,7 +182,7 @@ class MessageStore:
                 raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse")
             self._log(LogLine(Level.CRITICAL, f"{text}; delete one of them when its messages are no longer needed"))
 
-    def _take_over(self, started: Start, catalogue: Catalogue) -> None:
+    def _take_over(self, started: StartedStore, catalogue: Catalogue) -> None:
         """Everything was read: from here on the store is in use, and not clean."""
         self._journals_opened(started)
         self.directory.mark(self.store_id, clean=False)
@@ -198,7 +206,7 @@ class MessageStore:
             self.journals, self.prepared_list, self.changes.held,
         )  # fmt: skip
 
-    def _record_ids(self, started: Start, catalogue: Catalogue) -> RecordIds:
+    def _record_ids(self, started: StartedStore, catalogue: Catalogue) -> RecordIds:
         reserved = catalogue.rid_high_water()
         if started.highest_rid >= max(reserved, 1):
             text = (
@@ -209,7 +217,7 @@ class MessageStore:
         self._log(log_lines.highest_record_id(started.highest_rid))
         return RecordIds(catalogue, self._background, self._cannot_reserve, started.highest_rid)
 
-    def _journals_opened(self, started: Start) -> None:
+    def _journals_opened(self, started: StartedStore) -> None:
         self.recovered_queues = started.queues
         for queue in started.queues:
             queue.record = self.wiring.queues[queue.queue_id].record

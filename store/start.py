@@ -1,4 +1,4 @@
-"""What a store does when it starts: it reads every journal and takes it up again.
+"""Starts a store: what was planned (`start_plan`) is done, journal by journal, and each is taken up.
 
 The way is that of the formats page, section 10.7: the transaction prepared list first, then each queue's journal,
 resolved through it. What was open and is not in doubt is brought to its end: a transaction that was decided, or local
@@ -7,52 +7,56 @@ that is synced; one that was never prepared is aborted.
 
 A journal that is damaged is built anew from what can be read of it, and the damaged one kept in `quarantine`; or the
 store is refused (option on-damage). What becomes of a journal that the catalogue does not know, `leftovers` says.
+
+    plan = plan_start(environment.disk, directory, list(catalogue.queues()), mark)
+    started = apply_start(environment, directory, catalogue, parameters, plan, log=log)
 """
 
 from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable
 
 import store.log_lines as log_lines
-from formats.broker_records.errors import BrokerRecordError
-from formats.broker_records.wiring import Queue, decode_queue
+from formats.broker_records.wiring import Queue
 from formats.catalogue import QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
-from formats.rhm.store_file import StoreFile
 from formats.wording import plural, printable
 from store.catalogue import Catalogue
-from store.close_record import read_closing
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.environment import Environment
 from store.errors import StoreDamagedError
-from store.journal.directory import NotAJournalError
-from store.journal.enqueue_map import LIVE
-from store.journal.journal import Journal
-from store.journal.recovery import JournalRecovery, Outcome
+from store.journal.recovery import Outcome
 from store.journal.resumption import NotToBeTakenUpError, state_of
 from store.journal.storage import (
     create_journal,
-    is_withdrawn,
     mark_deleted,
     remove_journal,
     unmark_deleted,
     withdraw_journal,
 )
 from store.journal_build import described
-from store.journal_recovery import RecoveredJournal, recover_directory
+from store.journal_recovery import RecoveredJournal
 from store.key_value import CatalogueError
-from store.leftovers import find_leftovers
+from store.leftovers import LostQueue, find_leftovers
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage, StoreParameters
 from store.prepared import PreparedTransaction
 from store.queue_journal import TPL_NAME, QueueJournal
 from store.rebuild import rebuild
+from store.start_plan import (
+    Need,
+    PlannedJournal,
+    PlannedQueue,
+    StartPlan,
+    plan_prepared_list,
+    plan_queue,
+    read_if_any,
+)
+from store.started import StartedQueue, StartedStore
 from store.store_directory import StoreDirectory
 from store.taking_up import journal_info, take_up
 from store.unfinished import MAKING, NEW_LIST, Unfinished
@@ -60,82 +64,40 @@ from store.unfinished import MAKING, NEW_LIST, Unfinished
 Log = Callable[[LogLine], None]
 
 
-class RecoveredMessage(NamedTuple):
-    """A message that the store kept.
-
-    Attributes:
-        rid: its record id: queue order is the order of these.
-        data: as it was enqueued.
-        state: LIVE; or LOCKED or PENDING, if a transaction in doubt would dequeue or enqueue it.
-        xid: that transaction; None where there is none.
-        redelivered: whether it may have been delivered before.
-    """
-
-    rid: int
-    data: bytes
-    state: int
-    xid: bytes | None
-    redelivered: bool
-
-
-@dataclass(slots=True)
-class StartedQueue:
-    """A queue that was recovered.
-
-    Attributes:
-        queue_id: its number.
-        record: its record.
-        journal: its journal, taken up.
-    """
-
-    queue_id: int
-    record: Queue
-    journal: QueueJournal
-    _reader: Journal
-    _recovery: JournalRecovery
-
-    @property
-    def messages(self) -> int:
-        """Messages that consumers will be offered."""
-        return self._recovery.messages.count(LIVE)
-
-    @property
-    def in_doubt(self) -> int:
-        """Messages that wait for a transaction in doubt."""
-        return len(self._recovery.messages) - self.messages
-
-    def read(self, is_redelivered: Callable[[int], bool]) -> Iterator[RecoveredMessage]:
-        """The messages, by record id. To be read before anything is appended to the journal."""
-        reader, journal = self._reader, self.journal
-        for rid, place, state, xid in self._recovery.outstanding(reader.format):
-            # Where records were copied forward, to make room for outcomes, what the walk read may be overwritten.
-            moved = journal.writer.compactor.copied > 0
-            data = journal.load(rid) if moved else reader.stream.read(*reader.data_of_enqueue(place))
-            yield RecoveredMessage(rid, data, state, xid, is_redelivered(rid))
-
-    def close(self) -> None:
-        """The messages are read: let the reader go."""
-        self._reader.close()
-
-
-class Start:
-    """Takes up the journals of one store.
+def apply_start(
+    environment: Environment,
+    directory: StoreDirectory,
+    catalogue: Catalogue,
+    parameters: StoreParameters,
+    plan: StartPlan,
+    *,
+    log: Log,
+) -> StartedStore:
+    """Do what was planned, and take the journals up.
 
     Args:
         environment: disk, clock and so on.
         directory: the store's.
         catalogue: its catalogue.
         parameters: the store's options.
-        mark: what its STORE file says.
+        plan: what is to be done, made of the store as it is. Its files are closed if that cannot be done.
         log: takes lines for the log.
 
-    Attributes:
-        queues: the queues, by number.
-        prepared_list: the prepared list's journal.
-        transactions: what the prepared list holds.
-        damage: what was found damaged.
-        highest_rid: the highest record id that any journal has.
+    Raises:
+        StoreDamagedError: something is damaged, and the option on-damage says to refuse the store.
+        StoreError: a journal cannot be built.
+        CatalogueError: the catalogue cannot be written.
+        OSError: the disk does not do it.
     """
+    with contextlib.ExitStack() as opened:
+        opened.callback(plan.close)
+        started = _Start(environment, directory, catalogue, parameters, plan, log, opened).apply()
+        opened.pop_all()
+    return started
+
+
+class _Start:
+    """One plan that is carried out."""
 
     def __init__(
         self,
@@ -143,34 +105,34 @@ class Start:
         directory: StoreDirectory,
         catalogue: Catalogue,
         parameters: StoreParameters,
-        *,
-        mark: StoreFile,
+        plan: StartPlan,
         log: Log,
+        opened: contextlib.ExitStack,
     ) -> None:
         self._environment, self._directory, self._catalogue = environment, directory, catalogue
         self._disk = environment.disk
-        self._parameters = parameters
-        self._was_clean = mark.clean_close
+        self._parameters, self._plan, self._closing = parameters, plan, plan.closing
         self._log = log
-        self.damage: list[Damage] = []
-        self.highest_rid = 0
-        if not self._was_clean:
+        self._opened = opened  # closes what is open by then, if the start cannot go on
+        self._damage: list[Damage] = []
+        self._highest_rid = 0
+
+    def apply(self) -> StartedStore:
+        """Do everything, in the order that a crash at any step allows."""
+        plan = self._plan
+        if not plan.was_clean:
             self._sync_moves()
-        entries = list(catalogue.queues())
-        self._closing, found = read_closing(self._disk, directory.root, mark)
-        found.extend(self._closing.lost_queues(directory.catalogue, {entry.queue_id for entry in entries}))
-        for damage in found:
+        for damage in plan.damage:
             self._found(damage)
-        self.prepared_list, self.transactions = self._take_up_prepared_list()
-        outcomes = {transaction.xid: transaction.outcome for transaction in self.transactions}
-        self.queues: list[StartedQueue] = []
-        try:
-            for entry in entries:
-                self.queues.append(self._take_up_queue(entry, outcomes))
-            self._take_up_leftovers(outcomes)  # last: a store that is refused stays as it is
-        except BaseException:
-            self._let_go()
-            raise
+        prepared_list, transactions = self._take_up_prepared_list(plan.prepared_list)
+        outcomes = {transaction.xid: transaction.outcome for transaction in transactions}
+        queues = [self._take_up_queue(queue, outcomes) for queue in plan.queues]
+        for lost in self._clear_leftovers():  # last: a store that is refused stays as it is
+            self._catalogue.create_queue(lost.entry)
+            made = plan_queue(self._disk, self._directory, lost.entry, self._closing, lost.renamed)
+            self._opened.callback(made.journal.close)
+            queues.append(self._take_up_queue(made, outcomes))
+        return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid)
 
     def _sync_moves(self) -> None:
         """Directories that an earlier process removed or set aside are where they are found to be."""
@@ -179,28 +141,24 @@ class Start:
             if self._disk.is_directory(path):
                 self._disk.sync_directory(path)
 
-    def _let_go(self) -> None:
-        for queue in self.queues:
-            queue.close()
-            queue.journal.close()
-        self.prepared_list.close()
-
     # ---- the prepared list ----
 
-    def _take_up_prepared_list(self) -> tuple[QueueJournal, list[PreparedTransaction]]:
-        path = self._directory.prepared_list
-        if not self._disk.is_directory(path) and self._disk.is_directory(self._directory.part(NEW_LIST)):
+    def _take_up_prepared_list(self, planned: PlannedJournal) -> tuple[QueueJournal, list[PreparedTransaction]]:
+        path = planned.path
+        if planned.need is Need.FINISH:
             self._finish_prepared_list()
-        walked = self._walk(path, TPL_NAME)
-        if walked is None:
+            planned = plan_prepared_list(self._disk, self._directory, self._closing)
+        if planned.found is None:
             self._found(Damage(path, None, None, DamageKind.PREPARED_LIST_MISSING))
             self._make_journal(path, self._tpl_info(self._parameters.tpl_geometry, None))
             walked = self._walked_anew(path, TPL_NAME)
-        elif walked.damage:
-            walked = self._rebuild_prepared_list(walked)
-        prepared = walked.prepared()
-        journal = self._taken_up(walked, self._parameters.tpl_page_bytes, self._parameters.tpl_write_cache_bytes)
-        walked.journal.close()
+        elif planned.need is Need.REBUILD:
+            walked = self._rebuild_prepared_list(self._read(planned.found))
+        else:
+            walked = self._read(planned.found)
+        with contextlib.closing(walked.journal):
+            prepared = walked.prepared()
+            journal = self._taken_up(walked, self._parameters.tpl_page_bytes, self._parameters.tpl_write_cache_bytes)
         return journal, prepared
 
     def _rebuild_prepared_list(self, walked: RecoveredJournal) -> RecoveredJournal:
@@ -226,27 +184,10 @@ class Start:
 
     # ---- queues ----
 
-    def _take_up_queue(
-        self, entry: QueueEntry, outcomes: dict[bytes, Outcome], renamed: Damage | None = None
-    ) -> StartedQueue:
-        """Take up a queue's journal; one that is damaged, or `renamed`, is built anew first."""
-        try:
-            record = decode_queue(entry.record)
-        except BrokerRecordError as error:
-            raise StoreDamagedError(f"{self._directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
+    def _take_up_queue(self, planned: PlannedQueue, outcomes: dict[bytes, Outcome]) -> StartedQueue:
+        entry, record = planned.entry, planned.record
         self._log_mst(log_lines.mst_recovery_start(record.name))
-        if is_withdrawn(self._disk, self._directory.journal(entry.journal_id)):
-            entry = self._replace_withdrawn(entry, record)
-        path = self._directory.journal(entry.journal_id)
-        walked = self._walk(path, record.name)
-        if walked is not None and renamed is not None:
-            walked.damage.append(renamed)
-        if walked is None:
-            self._found(Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name))
-            self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
-            walked = self._walked_anew(path, record.name)
-        elif walked.damage:
-            entry, walked = self._rebuild_queue(entry, record, walked)
+        entry, walked = self._ready(planned)
         journal = self._taken_up(walked, self._parameters.page_bytes, self._parameters.write_cache_bytes)
         walked.recovery.resolve(outcomes)
         queue = StartedQueue(entry.queue_id, record, journal, walked.journal, walked.recovery)
@@ -254,6 +195,20 @@ class Start:
         self._log_mst(log_lines.mst_recovered(record.name, queue.messages))
         self._log_mst(log_lines.mst_recovery_complete(record.name))
         return queue
+
+    def _ready(self, planned: PlannedQueue) -> tuple[QueueEntry, RecoveredJournal]:
+        """What the queue has by now, and its journal, which is sound."""
+        entry, record, found = planned.entry, planned.record, planned.journal.found
+        if found is not None:
+            self._read(found)
+            return self._rebuild_queue(entry, record, found) if planned.journal.need is Need.REBUILD else (entry, found)
+        if planned.journal.need is Need.REPLACE:
+            entry = self._replace_withdrawn(entry, record)
+        else:
+            path = planned.journal.path
+            self._found(Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name))
+            self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
+        return entry, self._walked_anew(self._directory.journal(entry.journal_id), record.name)
 
     def _moved(self, entry: QueueEntry) -> QueueEntry:
         """The queue with another journal, whose directory is still to be made."""
@@ -296,8 +251,11 @@ class Start:
         self._directory.set_aside(walked.journal.path, "quarantine")
         return moved, self._walked_anew(path, record.name)
 
-    def _take_up_leftovers(self, outcomes: dict[bytes, Outcome]) -> None:
-        """Journals that the catalogue does not know. A store that is refused for one stays as it is."""
+    def _clear_leftovers(self) -> list[LostQueue]:
+        """Journals that the catalogue does not know. Returns the queues that are to be made again.
+
+        A store that is refused for one stays as it is.
+        """
         parent, disk = self._directory.part("jrnl"), self._disk
         self._have_directory(parent)
         found = find_leftovers(disk, parent, list(self._catalogue.queues()), self._walk)
@@ -317,27 +275,26 @@ class Start:
             target = self._directory.set_aside(path, aside.parent)
             text = f"{path}: {what}; it is kept in {target}: see qstore-check {self._directory.path}"
             self._log(LogLine(Level.WARNING if aside.damage.costs else Level.NOTICE, printable(text)))
-        for lost in found.lost:
-            self._catalogue.create_queue(lost.entry)
-            self.queues.append(self._take_up_queue(lost.entry, outcomes, lost.renamed))
+        return found.lost
 
     # ---- one journal ----
 
     def _walk(self, path: str, name: str) -> RecoveredJournal | None:
         """Read a journal; None if there is none."""
-        if not self._disk.is_directory(path):
-            return None
-        try:
-            found = recover_directory(self._disk, path, name, self._closing)
-        except NotAJournalError:
-            return None
-        self.highest_rid = max(self.highest_rid, found.recovery.highest_rid)
+        found = read_if_any(self._disk, path, name, self._closing)
+        return None if found is None else self._read(found)
+
+    def _read(self, found: RecoveredJournal) -> RecoveredJournal:
+        """Note the record ids of a journal that was read."""
+        self._highest_rid = max(self._highest_rid, found.recovery.highest_rid)
         return found
 
     def _walked_anew(self, path: str, name: str) -> RecoveredJournal:
+        """Read a journal that was made here, and is sound."""
         walked = self._walk(path, name)
         assert walked is not None
-        return replace(walked, damage=[])
+        self._opened.callback(walked.journal.close)
+        return walked
 
     def _taken_up(self, walked: RecoveredJournal, page: int, bound: int) -> QueueJournal:
         reader = walked.journal
@@ -348,7 +305,8 @@ class Start:
             raise StoreDamagedError(f"{error}; see qstore-check {self._directory.path}") from error
         geometry = reader.files.geometry
         journal = take_up(self._environment, reader.path, reader.info, geometry, state, page=page, bound=bound)
-        if not self._was_clean:
+        self._opened.callback(journal.close)
+        if not self._plan.was_clean:
             journal.storage.sync_end(state.position)
         return journal
 
@@ -426,7 +384,7 @@ class Start:
         text = f"{where}: {damage.what}: {damage.consequence}"
         if self._parameters.on_damage is OnDamage.REFUSE:
             raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse: see qstore-check")
-        self.damage.append(damage)
+        self._damage.append(damage)
         self._log(LogLine(Level.CRITICAL, text))
 
     def _log_mst(self, line: LogLine) -> None:

@@ -13,7 +13,7 @@ from formats.catalogue import BindingEntry
 from store.journal import enqueue_map
 from store.module import Module, PluggedStore
 from store.queue_journal import QueueJournal
-from store.start import StartedQueue
+from store.started import StartedQueue
 from store.transactions import Dequeue, Enqueue
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.queue_journal import QueueJournal
-from store.start import RecoveredMessage
+from store.started import RecoveredMessage
 
 
 class BrokenPromiseError(BaseException):

@@ -15,7 +15,7 @@ from store.journal_content import content_of
 from store.parameters import StoreParameters
 from store.resize import StoreResize
 from store.resize_plan import JournalPlan, larger_geometries
-from store.start import RecoveredMessage
+from store.started import RecoveredMessage
 from store.transactions import Dequeue
 from store.unfinished import KEPT
 from tests.support.fixtures import snapshot

@@ -14,7 +14,7 @@ from store.log_lines import LogLine
 from store.message_store import MessageStore
 from store.parameters import StoreParameters
 from store.queue_journal import QueueJournal
-from store.start import RecoveredMessage
+from store.started import RecoveredMessage
 from store.transactions import Enqueue
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)

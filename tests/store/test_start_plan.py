@@ -1,0 +1,191 @@
+"""What a start plans for each journal of a store, before it changes anything."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from formats.catalogue import QueueEntry
+from store.catalogue import Catalogue
+from store.damage import Damage
+from store.damage_kinds import DamageKind
+from store.errors import StoreDamagedError, StoreError
+from store.journal.directory import DELETED
+from store.start_plan import Need, StartPlan, plan_queue, plan_start
+from store.store_directory import StoreDirectory
+from store.unfinished import NEW_LIST
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulated_key_value import SimulatedKeyValue
+from tests.faults.store_shop import Shop
+from tests.faults.store_simulation import PATH, simulated_environment, tiny_rid_blocks
+
+JOURNAL, LIST = f"{PATH}/rhm/jrnl/1", f"{PATH}/rhm/tpl"
+
+
+@pytest.fixture(autouse=True)
+def tiny_blocks() -> Iterator[None]:
+    with tiny_rid_blocks():
+        yield
+
+
+def stocked(*, is_clean: bool = True) -> SimulatedDisk:
+    """A store with two queues of twelve messages."""
+    disk = SimulatedDisk()
+    shop = Shop(disk, 2)
+    for number in range(12):
+        for name in ("queue-0", "queue-1"):
+            shop.enqueue(name, b"%d" % number * 40)
+            assert shop.flush(name) is None
+    if is_clean:
+        assert shop.store.close()
+    disk.crash(power_loss=False)
+    return disk
+
+
+def entries_of(disk: SimulatedDisk) -> list[QueueEntry]:
+    key_value = SimulatedKeyValue.open(disk, f"{PATH}/rhm/catalogue")
+    entries = list(Catalogue(key_value).queues())
+    key_value.close()
+    return entries
+
+
+def plan_of(disk: SimulatedDisk) -> StartPlan:
+    """The plan; that nothing was done to the disk for it."""
+    directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
+    entries, mark = entries_of(disk), directory.read_mark()
+    calls: list[str] = []
+    disk.watch = lambda call: calls.append(call.name)
+    plan = plan_start(disk, directory, entries, mark)
+    disk.watch = None
+    assert calls == []
+    return plan
+
+
+def remove(disk: SimulatedDisk, directory: str, *, only: str = "") -> None:
+    for name in disk.names(directory):
+        if name.endswith(only):
+            disk.remove(f"{directory}/{name}")
+    if not only:
+        disk.remove_directory(directory)
+
+
+def damage_journal(disk: SimulatedDisk) -> None:
+    disk.flip(f"{JOURNAL}/JournalData.0000.jdat", 512 + 512 * 3 + 60)
+
+
+def lose_journal(disk: SimulatedDisk) -> None:
+    remove(disk, JOURNAL)
+
+
+def withdraw_journal(disk: SimulatedDisk) -> None:
+    disk.create(f"{JOURNAL}/{DELETED}", 0).close()
+    remove(disk, JOURNAL, only=".jinf")
+
+
+def lose_list(disk: SimulatedDisk) -> None:
+    remove(disk, LIST)
+
+
+def leave_new_list(disk: SimulatedDisk) -> None:
+    disk.rename(LIST, f"{PATH}/rhm/{NEW_LIST}")
+
+
+def nothing(_disk: SimulatedDisk) -> None:
+    """A sound store."""
+
+
+@pytest.mark.parametrize(
+    ("happened", "list_needs", "queue_needs"),
+    [
+        (nothing, Need.TAKE_UP, Need.TAKE_UP),
+        (damage_journal, Need.TAKE_UP, Need.REBUILD),
+        (lose_journal, Need.TAKE_UP, Need.MAKE),
+        (withdraw_journal, Need.TAKE_UP, Need.REPLACE),
+        (lose_list, Need.MAKE, Need.TAKE_UP),
+        (leave_new_list, Need.FINISH, Need.TAKE_UP),
+    ],
+)
+def test_what_each_journal_needs(
+    happened: Callable[[SimulatedDisk], None], list_needs: Need, queue_needs: Need
+) -> None:
+    disk = stocked()
+    happened(disk)
+    plan = plan_of(disk)
+    assert plan.was_clean
+    assert plan.damage == ()
+    assert plan.prepared_list.need is list_needs
+    assert [(each.record.name, each.journal.need) for each in plan.queues] == [
+        ("queue-0", queue_needs),
+        ("queue-1", Need.TAKE_UP),
+    ]
+    assert plan.is_change == (happened is not nothing)
+    for planned in (plan.prepared_list, *(each.journal for each in plan.queues)):
+        assert (planned.found is not None) == (planned.need in (Need.TAKE_UP, Need.REBUILD))
+    plan.close()
+    assert disk.open_now == 0
+
+
+@pytest.mark.parametrize("happened", [damage_journal, lose_journal, withdraw_journal, lose_list, leave_new_list])
+def test_what_was_applied_needs_nothing_more(happened: Callable[[SimulatedDisk], None]) -> None:
+    disk = stocked()
+    happened(disk)
+    assert Shop(disk).store.close()
+    disk.crash(power_loss=False)
+    plan = plan_of(disk)
+    assert not plan.is_change
+    plan.close()
+
+
+def test_a_queue_that_the_catalogue_lost_is_damage_of_the_store() -> None:
+    disk = stocked()
+    directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
+    (kept, _), mark = entries_of(disk), directory.read_mark()
+    plan = plan_start(disk, directory, [kept], mark)
+    assert [each.kind for each in plan.damage] == [DamageKind.QUEUE_GONE]
+    plan.close()
+
+
+def test_a_plan_that_cannot_be_made_leaves_no_file_open() -> None:
+    disk = stocked()
+    directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
+    first, second = entries_of(disk)
+    with pytest.raises(StoreDamagedError, match=f"queue {second.queue_id}: "):
+        plan_start(disk, directory, [first, second._replace(record=b"\xff")], directory.read_mark())
+    assert disk.open_now == 0
+
+
+def test_a_sound_journal_of_another_name_is_built_anew() -> None:
+    disk = stocked()
+    directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
+    entry, _ = entries_of(disk)
+    closing = plan_of(disk).closing
+    renamed = Damage(JOURNAL, None, None, DamageKind.UNKNOWN_QUEUE_UNNAMED, renamed="lost.found.1")
+    planned = plan_queue(disk, directory, entry, closing, renamed)
+    assert planned.journal.need is Need.REBUILD
+    assert planned.journal.found is not None
+    assert planned.journal.found.damage == [renamed]
+    planned.journal.close()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("happened", [nothing, damage_journal, lose_journal, withdraw_journal, lose_list])
+def test_a_start_that_fails_at_any_call_leaves_no_file_open(
+    happened: Callable[[SimulatedDisk], None], *, is_clean: bool
+) -> None:
+    stocked_disk = stocked(is_clean=is_clean)
+    happened(stocked_disk)
+    sound, calls, failed = stocked_disk.copy(0), list[int](), 0
+    sound.watch = lambda call: calls.append(call.number)
+    Shop(sound)
+    for number in calls:
+        disk = stocked_disk.copy(0)
+        disk.fail_at[number] = errno.EIO
+        try:
+            Shop(disk)
+        except StoreError:
+            failed += 1
+            assert disk.open_now == 0
+    assert failed > 2
