@@ -41,11 +41,36 @@ from store.journal_bulk import BulkBuild
 from store.journal_content import JournalContent, content_at_most
 from store.parameters import StoreParameters
 from store.prepared import DISTRIBUTED
-from store.queue_copy import QueueCopy
+from store.queue_copy import CopyTarget, NewRecordIds, QueueCopy
 from store.queue_journal import TPL_NAME
 from store.rids import RecordIds
 from store.store_directory import StoreDirectory
 from store.taking_up import journal_info
+
+
+class PrepareRecords:
+    """The prepare records that a new store's prepared list is to hold, whatever its format.
+
+    Args:
+        xids: the transactions that are in doubt.
+        rids: gives record ids.
+    """
+
+    def __init__(self, xids: Sequence[bytes], rids: NewRecordIds) -> None:
+        self._xids, self._rids = xids, rids
+
+    def content(self) -> JournalContent:
+        """How much there is."""
+        content = JournalContent()
+        for xid in self._xids:
+            content.transaction(len(xid))
+            content.message(len(DISTRIBUTED), len(xid))
+        return content
+
+    def into(self, build: CopyTarget) -> None:
+        """Write them."""
+        for xid in self._xids:
+            build.message(self._rids.take(), (DISTRIBUTED,), xid)
 
 
 class JournalSource(NamedTuple):
@@ -128,15 +153,7 @@ class StoreBuild:
         """A prepare record for each transaction that is in doubt. Raises StoreError, OSError."""
         if not xids:
             return
-        content = JournalContent()
-        for xid in xids:
-            content.transaction(len(xid))
-            content.message(len(DISTRIBUTED), len(xid))
-
-        def fill(build: BulkBuild) -> None:
-            for xid in xids:
-                build.message(self._rids.take(), (DISTRIBUTED,), xid)
-
+        records = PrepareRecords(xids, self._rids)
         parameters = self._parameters
         info = journal_info(
             self._environment,
@@ -146,7 +163,7 @@ class StoreBuild:
             base_name=TPL_BASE_NAME,
         )
         remove_journal(self._environment.disk, self._new.prepared_list)
-        self._journal(self._new.prepared_list, info, content, fill)
+        self._journal(self._new.prepared_list, info, records.content(), records.into)
 
     def queue(self, queue: QueueToBuild) -> None:
         """A queue with its messages. Raises StoreError, CatalogueError, OSError."""

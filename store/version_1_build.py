@@ -27,14 +27,12 @@ from formats.wording import printable
 from store.environment import Environment
 from store.journal_content import JournalContent, content_at_most
 from store.parameters import StoreParameters
-from store.prepared import DISTRIBUTED
 from store.queue_copy import LeftOut, QueueCopy
 from store.queue_journal import TPL_NAME
-from store.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
+from store.store_build import BuildWatcher, BuiltQueue, JournalSource, PrepareRecords, QueueToBuild
 from store.version_1_catalogue import encode_databases, write_databases
 from store.version_1_journal import (
     JournalPlaces,
-    Version1JournalBuild,
     build_version_1_journal,
     fits,
     legal_geometry,
@@ -130,15 +128,7 @@ class Version1Build:
         """A prepare record for each transaction that is in doubt. Raises StoreError, OSError."""
         if not xids:
             return
-        content = JournalContent()
-        for xid in xids:
-            content.transaction(len(xid))
-            content.message(len(DISTRIBUTED), len(xid))
-
-        def fill(build: Version1JournalBuild) -> None:
-            for xid in xids:
-                build.message(self._rids.take(), (DISTRIBUTED,), xid)
-
+        records = PrepareRecords(xids, self._rids)
         parameters = self._parameters
         info = version_1_info(
             self._environment,
@@ -149,7 +139,9 @@ class Version1Build:
             parameters.tpl_page_bytes,
             parameters.tpl_wcache_num_pages,
         )
-        build_version_1_journal(self._environment, posixpath.join(self._root, "tpl"), info, content, fill)
+        build_version_1_journal(
+            self._environment, posixpath.join(self._root, "tpl"), info, records.content(), records.into
+        )
 
     def queue(self, queue: QueueToBuild) -> None:
         """A queue with its messages.
