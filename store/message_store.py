@@ -9,7 +9,7 @@ once for each batch.
 What goes wrong later than at once comes as the callback's argument: an exception, or None. A journal whose disk fails
 takes nothing more until the store is opened again, and says so to everybody who waits for it.
 
-    store = MessageStore(system_environment(), path, parameters, version, log=log)
+    store = MessageStore.open(system_environment(), path, parameters, version, log=log)
     for queue in store.recovered_queues: ... store.messages(queue) ...
     store.end_recovery()
     rid = store.append.enqueue(journal, parts, size, crc)
@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Self
 from uuid import UUID
 
 import store.log_lines as log_lines
@@ -61,19 +61,7 @@ CLASS_NAME: Final = "qstore.MessageStore"  # what MST-1001 calls it
 
 
 class MessageStore:
-    """A store that is open.
-
-    Args:
-        environment: disk, clock and so on.
-        path: the store directory. A store is made there if there is none; qpidd's is converted.
-        parameters: the options.
-        software_version: goes into the STORE file.
-        log: takes lines for the log.
-
-    Raises:
-        StoreLockedError: another process has it.
-        StoreDamagedError: it is damaged, and may not be opened as it is.
-        StoreError: it cannot be opened.
+    """A store that `open` has opened.
 
     Attributes:
         directory: where it is.
@@ -92,19 +80,52 @@ class MessageStore:
     def __init__(
         self,
         environment: Environment,
+        directory: StoreDirectory,
+        parameters: StoreParameters,
+        log: Callable[[LogLine], None],
+    ) -> None:
+        """Nothing is done yet: it is `open` that gives a store that can be used."""
+        self._environment, self.parameters, self._log = environment, parameters, log
+        self.directory = directory
+        self._opened = contextlib.ExitStack()
+        self._poller: select.epoll | None = None
+
+    @classmethod
+    def open(
+        cls,
+        environment: Environment,
         path: str,
         parameters: StoreParameters,
         software_version: str,
         *,
         log: Callable[[LogLine], None],
-    ) -> None:
-        self._environment, self.parameters, self._log = environment, parameters, log
-        self.directory = StoreDirectory(environment, path, software_version)
-        self._opened = contextlib.ExitStack()
+    ) -> Self:
+        """Open a store, and recover what it holds.
+
+        Args:
+            environment: disk, clock and so on.
+            path: the store directory. A store is made there if there is none; qpidd's is converted.
+            parameters: the options.
+            software_version: goes into the STORE file.
+            log: takes lines for the log.
+
+        Raises:
+            StoreLockedError: another process has it.
+            StoreDamagedError: it is damaged, and may not be opened as it is.
+            StoreError: it cannot be opened.
+        """
+        store = cls(environment, StoreDirectory(environment, path, software_version), parameters, log)
+        store._open()
+        return store
+
+    # ---- opening ----
+
+    def _open(self) -> None:
+        """Take the directory and recover what is in it; everything is closed again if that cannot be done."""
+        path = self.directory.path
         self._opened.callback(self.directory.lock().release)
-        self._poller: select.epoll | None = None
         try:
-            self._open()
+            self._recover()
         except BaseException as error:
             self._opened.close()
             if isinstance(error, OSError):
@@ -118,9 +139,7 @@ class MessageStore:
                 raise StoreError(str(error)) from error
             raise
 
-    # ---- opening ----
-
-    def _open(self) -> None:
+    def _recover(self) -> None:
         directory, log = self.directory, self._log
         self._log_mst(log_lines.mst_created(CLASS_NAME))
         self._log_mst(log_lines.mst_location(directory.path))

@@ -150,6 +150,6 @@ class Module:
         parameters, lines = parse_parameters(values)
         for line in lines:
             log(line)
-        return PluggedStore(
+        return PluggedStore.open(
             system_environment(), store_directory(parameters, data_directory), parameters, version, log=log
         )

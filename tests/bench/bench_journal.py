@@ -48,7 +48,7 @@ _GOALS = {100: (6.0, 400_000), 1024: (3.5, 150_000), 4096: (2.0, None)}
 def _store(directory: Path, driver: str) -> Iterator[MessageStore]:
     path = Path(tempfile.mkdtemp(prefix="qstore-bench-", dir=directory))
     parameters, _ = parse_parameters({"sync": driver})
-    store = MessageStore(system_environment(), str(path / "store"), parameters, "0.1.0", log=_ignore)
+    store = MessageStore.open(system_environment(), str(path / "store"), parameters, "0.1.0", log=_ignore)
     try:
         yield store
     finally:

@@ -106,7 +106,7 @@ def check_copy(disk: SimulatedDisk, model: Model) -> None:
     """A copy is there, and holds what it may."""
     lines: list[LogLine] = []
     environment = simulated_environment(disk, random.Random(1))
-    store = MessageStore(environment, BACKUP, TinyParameters(), "test", log=lines.append)
+    store = MessageStore.open(environment, BACKUP, TinyParameters(), "test", log=lines.append)
     model.check(look(store), must_be_clean=False)
     assert [line.text for line in lines if line.level in (Level.CRITICAL, Level.WARNING)] == []
     assert store._ids.next > model.highest_rid

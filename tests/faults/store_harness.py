@@ -76,7 +76,7 @@ class StoreLife:
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
-            self.store = MessageStore(environment, PATH, TinyParameters(), "test", log=self.lines.append)
+            self.store = MessageStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
         except StoreError as error:
             require(faults, f"the store cannot be opened: {error}")
             raise

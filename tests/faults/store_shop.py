@@ -28,7 +28,7 @@ class Shop:
         self.disk = disk
         parameters = TinyParameters(on_damage=on_damage)
         environment = simulated_environment(disk, random.Random(1), lambda: SlowSync(random.Random(2)))
-        self.store = MessageStore(environment, PATH, parameters, "test", log=self.lines.append)
+        self.store = MessageStore.open(environment, PATH, parameters, "test", log=self.lines.append)
         self.found = {
             queue.record.name: [message.data for message in self.store.messages(queue)]
             for queue in self.store.recovered_queues

@@ -157,7 +157,7 @@ def test_a_crash_while_damage_is_set_aside_loses_nothing_more(damage: Callable[[
 def test_a_catalogue_of_another_store_is_refused_in_one_line() -> None:
     disk, other = stocked(), SimulatedDisk()
     environment = simulated_environment(other, random.Random(99))
-    MessageStore(environment, PATH, TinyParameters(), "test", log=lambda _: None).close()
+    MessageStore.open(environment, PATH, TinyParameters(), "test", log=lambda _: None).close()
     folder = disk.tree.folder(f"{PATH}/rhm/catalogue")
     folder.database = other.tree.folder(f"{PATH}/rhm/catalogue").database
     with pytest.raises(StoreError, match="the catalogue is that of another store"):

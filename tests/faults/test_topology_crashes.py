@@ -242,7 +242,7 @@ def test_where_damage_is_refused_a_lost_catalogue_is_too(way: str) -> None:
     environment = simulated_environment(disk, random.Random(1))
     parameters = TinyParameters(on_damage=OnDamage.REFUSE)
     with pytest.raises(StoreDamagedError, match="on-damage is refuse: see qstore-check /store, and start with"):
-        MessageStore(environment, PATH, parameters, "test", log=lambda _: None)
+        MessageStore.open(environment, PATH, parameters, "test", log=lambda _: None)
 
 
 @pytest.mark.parametrize("copy", ["removed", "cut", "emptied"])
@@ -257,7 +257,7 @@ def test_without_catalogue_and_copy_all_queues_are_there_and_the_rest_is_told(co
     disk.sync_directory(f"{PATH}/rhm")
     rng = random.Random(1)
     lines = []
-    store = MessageStore(simulated_environment(disk, rng), PATH, TinyParameters(), "test", log=lines.append)
+    store = MessageStore.open(simulated_environment(disk, rng), PATH, TinyParameters(), "test", log=lines.append)
     found = {queue.record.name: [each.data for each in store.messages(queue)] for queue in store.recovered_queues}
     store.end_recovery()
     assert found == {name: list(queue.available) for name, queue in model.queues.items()}
@@ -268,7 +268,7 @@ def test_without_catalogue_and_copy_all_queues_are_there_and_the_rest_is_told(co
     assert store.close()
     disk.crash(power_loss=True)
     told: list[object] = []
-    again = MessageStore(simulated_environment(disk, rng), PATH, TinyParameters(), "test", log=told.append)
+    again = MessageStore.open(simulated_environment(disk, rng), PATH, TinyParameters(), "test", log=told.append)
     assert {queue.record.name for queue in again.recovered_queues} == set(found)
     assert not [line for line in told if getattr(line, "level", "") == "critical"]
 
@@ -282,7 +282,7 @@ def test_a_queue_that_was_deleted_does_not_come_back_without_the_catalogue() -> 
     lose_catalogue(disk)
     disk.remove(COPY)
     disk.sync_directory(f"{PATH}/rhm")
-    store = MessageStore(
+    store = MessageStore.open(
         simulated_environment(disk, random.Random(1)), PATH, TinyParameters(), "test", log=lambda _: None
     )
     assert [queue.queue_id for queue in store.recovered_queues] == [2]

@@ -68,7 +68,7 @@ def watched_recovery(source: Path, root: Path, version: int, monkeypatch: pytest
 
 
 def start(path: Path) -> None:
-    MessageStore(tool_environment(), str(path), PARAMETERS, "0.1.0", log=lambda _: None).close()
+    MessageStore.open(tool_environment(), str(path), PARAMETERS, "0.1.0", log=lambda _: None).close()
 
 
 def resize(path: Path) -> None:

@@ -191,7 +191,7 @@ def critical(lines: list[LogLine], path: Path) -> set[str]:
 def started(path: Path, **changes: Any) -> Start:
     lines: list[LogLine] = []
     environment = replace(tool_environment(), **changes)
-    MessageStore(environment, str(path), PARAMETERS, "0.1.0", log=lines.append).close()
+    MessageStore.open(environment, str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     return Start(critical(lines, path), content(path), kept(path), told(path))
 
 
@@ -227,7 +227,7 @@ def test_a_start_that_repairs(original: Path, tmp_path: Path, damage: Damaging) 
     states: list[tuple[Path, set[str]]] = []
     lines: list[LogLine] = []
     disk = CopyingDisk(path, tmp_path / "states", lambda state: states.append((state, critical(lines, path))))
-    MessageStore(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
+    MessageStore.open(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     assert len(states) > 2
     for state, already_told in states:
         shown = dump(state, "--outstanding", "--json")
@@ -264,7 +264,7 @@ def test_a_journal_that_was_withdrawn(original: Path, tmp_path: Path, removed: i
     assert told(path)[:2] == (0, [])
     lines: list[LogLine] = []
     disk = CopyingDisk(path, tmp_path / "states")
-    MessageStore(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
+    MessageStore.open(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     assert critical(lines, path) == set()
     assert len(disk.states) > 2
     for state in disk.states:

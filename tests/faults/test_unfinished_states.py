@@ -45,7 +45,7 @@ def messages(path: Path) -> Messages:
 def opened(path: Path) -> Iterator[LogLine]:
     """Start and stop the store. Yields what it logs."""
     lines: list[LogLine] = []
-    MessageStore(tool_environment(), str(path), PARAMETERS, VERSION, log=lines.append).close()
+    MessageStore.open(tool_environment(), str(path), PARAMETERS, VERSION, log=lines.append).close()
     yield from lines
 
 
@@ -95,7 +95,7 @@ def watched(tmp_path: Path) -> Callable[[Path], tuple[CopyingDisk, Environment]]
 def test_a_conversion(old: Path, watched: Any, tmp_path: Path) -> None:
     expected = messages(old)
     disk, environment = watched(old)
-    MessageStore(environment, str(old), PARAMETERS, VERSION, log=lambda _: None).close()
+    MessageStore.open(environment, str(old), PARAMETERS, VERSION, log=lambda _: None).close()
     names = [frozenset(path.name for path in state.iterdir()) for state in disk.states]
     assert any({"rhm.version-1", "rhm.new"} <= each and "rhm" not in each for each in names), "between the two renames"
     told = assert_sound(disk.states, expected, tmp_path / "recovered")
@@ -146,7 +146,7 @@ def test_a_queue_that_is_refused(store: Path, watched: Any, tmp_path: Path, *, w
         return opened_maps[-1]
 
     environment = replace(environment, open_key_value=open_key_value, make_background=InlineBackground)
-    held = MessageStore(environment, str(store), PARAMETERS, VERSION, log=lambda _: None)
+    held = MessageStore.open(environment, str(store), PARAMETERS, VERSION, log=lambda _: None)
     held.end_recovery()
     begun = len(disk.states)
     opened_maps[-1].fails = written
@@ -166,7 +166,7 @@ def test_a_store_that_is_made_and_truncated(watched: Any, tmp_path: Path) -> Non
     disk, environment = watched(path)
     for truncate in (False, True):
         parameters = replace(PARAMETERS, truncate=truncate)
-        MessageStore(environment, str(path), parameters, VERSION, log=lambda _: None).close()
+        MessageStore.open(environment, str(path), parameters, VERSION, log=lambda _: None).close()
     for state in disk.states:
         checked = check(state)
         assert checked.code in (0, 2), checked.lines()

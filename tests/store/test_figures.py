@@ -56,7 +56,7 @@ def queue(store: MessageStore, name: str) -> QueueJournal:
 
 def test_what_they_count(tmp_path: Path) -> None:
     parameters = StoreParameters()
-    with MessageStore(tool_environment(), str(tmp_path / "s"), parameters, "0.1.0", log=ignore) as store:
+    with MessageStore.open(tool_environment(), str(tmp_path / "s"), parameters, "0.1.0", log=ignore) as store:
         one, other = queue(store, "one"), queue(store, "other")
         assert not store_figures(store).tpl_is_initialized
         size, crc = len(MESSAGE[0]), data_crc(MESSAGE)

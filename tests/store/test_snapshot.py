@@ -67,7 +67,7 @@ def test_a_copy_goes_on_as_the_store_would(tmp_path: Path) -> None:
     expected = again.content
     assert again.store.close()
     check_sound(copy)
-    with MessageStore(tool_environment(), str(copy), PARAMETERS, "0.1.0", log=lambda _: None) as store:
+    with MessageStore.open(tool_environment(), str(copy), PARAMETERS, "0.1.0", log=lambda _: None) as store:
         assert store.was_clean
         for queue in store.recovered_queues:
             assert {each.rid: each.data for each in store.messages(queue)} == expected[queue.record.name]
@@ -143,7 +143,7 @@ def test_exchanges_and_bindings_are_those_of_the_cut(tmp_path: Path) -> None:
         made.store.changes.delete_exchange(number, lambda _, error: done.append(error))
         made.wait(lambda: len(numbers) == 2 and len(done) == 2)
         copy = made.copy(snapshot)
-    with MessageStore(tool_environment(), str(copy), PARAMETERS, "0.1.0", log=lambda _: None) as store:
+    with MessageStore.open(tool_environment(), str(copy), PARAMETERS, "0.1.0", log=lambda _: None) as store:
         assert [each.name for each in store.wiring.exchanges.values()] == ["before"]
         assert [each.record.key for each in store.wiring.bindings] == ["key"]
 

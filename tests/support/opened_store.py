@@ -47,7 +47,7 @@ class OpenedStore:
 
     def __init__(self, environment: Environment, path: Path, parameters: StoreParameters = PARAMETERS) -> None:
         self.lines: list[LogLine] = []
-        self.store = MessageStore(environment, str(path), parameters, "0.1.0", log=self.lines.append)
+        self.store = MessageStore.open(environment, str(path), parameters, "0.1.0", log=self.lines.append)
 
     @property
     def texts(self) -> list[str]:

@@ -225,7 +225,7 @@ def examine_recovery(original: Original, plant: Plant, path: Path) -> Recovery:
 def stored(path: Path) -> dict[str, list[bytes]]:
     """Queue -> the messages that the broker's store offers, in order; it opens without a warning."""
     lines: list[LogLine] = []
-    with MessageStore(tool_environment(), str(path), PARAMETERS, "0.1.0", log=lines.append) as store:
+    with MessageStore.open(tool_environment(), str(path), PARAMETERS, "0.1.0", log=lines.append) as store:
         found = {queue.record.name: [each.data for each in store.messages(queue)] for queue in store.recovered_queues}
         store.end_recovery()
     assert [line.text for line in lines if line.level in (Level.WARNING, Level.CRITICAL)] == []

@@ -148,7 +148,7 @@ async def served(path: Path | None = None, **changed: Any) -> AsyncIterator[Serv
     store: Any = None
     if path is not None:
         environment = replace(system_environment(), make_driver=lambda _: driver)
-        store = PluggedStore(environment, str(path), StoreParameters(), "0", log=lambda line: None)
+        store = PluggedStore.open(environment, str(path), StoreParameters(), "0", log=lambda line: None)
     broker = Broker(settings, store, loop.call_soon)
     broker.recover(restore_message)
     server = Server(broker, settings)

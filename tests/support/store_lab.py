@@ -44,7 +44,7 @@ class Lab:
     def __init__(self, path: Path, environment: Environment, seed: int = 0) -> None:
         self.path, self.environment, self.rng = path, environment, random.Random(seed)
         self.lines: list[LogLine] = []
-        self.store = MessageStore(environment, str(path), PARAMETERS, "0.1.0", log=self.lines.append)
+        self.store = MessageStore.open(environment, str(path), PARAMETERS, "0.1.0", log=self.lines.append)
         self.content: Content = {}
         self.journals: dict[str, QueueJournal] = {}
         self.prepared: dict[bytes, tuple[Content, list[tuple[str, int]]]] = {}
@@ -166,7 +166,7 @@ def read(path: Path) -> tuple[Content, dict[bytes, set[tuple[str, int, int]]]]:
     lines: list[LogLine] = []
     content: Content = {}
     doubt: dict[bytes, set[tuple[str, int, int]]] = {}
-    with MessageStore(tool_environment(), str(path), PARAMETERS, "0.1.0", log=lines.append) as store:
+    with MessageStore.open(tool_environment(), str(path), PARAMETERS, "0.1.0", log=lines.append) as store:
         assert not store.was_clean
         for queue in store.recovered_queues:
             name = queue.record.name

@@ -103,7 +103,7 @@ class Child:
         self.token = number * 1_000_000
         self.depth = _DEPTHS[number % len(_DEPTHS)]
         self.operation = 0
-        self.store = MessageStore(system_environment(), path, PARAMETERS, "0.1.0", log=lambda line: None)
+        self.store = MessageStore.open(system_environment(), path, PARAMETERS, "0.1.0", log=lambda line: None)
         self.queues: dict[str, Held] = {}
         self.branches: dict[bytes, Branch] = {xid: Branch([], []) for xid in self.store.transactions.in_doubt}
         self.exchanges: dict[str, int] = {}

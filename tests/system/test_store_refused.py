@@ -43,7 +43,7 @@ def ignore(line: LogLine) -> None:
 def make_store(path: Path) -> Path:
     """A store with two queues, closed cleanly."""
     made: list[QueueJournal | None] = []
-    with MessageStore(tool_environment(), str(path), PARAMETERS, "0.1.0", log=ignore) as store:
+    with MessageStore.open(tool_environment(), str(path), PARAMETERS, "0.1.0", log=ignore) as store:
         for name in ("orders", "bills"):
             store.changes.create_queue(Queue(name), GEOMETRY, lambda journal, error: made.append(journal))
         store.collect()
@@ -82,7 +82,7 @@ def refusal(path: Path, parameters: StoreParameters = PARAMETERS) -> tuple[type[
     """How opening the store is refused; the text with STORE for the path. Nothing may be left of the attempt."""
     before, held = tree(path), surroundings()
     with pytest.raises(StoreError) as caught:
-        MessageStore(system_environment(), str(path), parameters, "0.1.0", log=ignore)
+        MessageStore.open(system_environment(), str(path), parameters, "0.1.0", log=ignore)
     kind, text = type(caught.value), str(caught.value)
     del caught
     assert surroundings() == held
@@ -98,7 +98,7 @@ def test_two_processes_on_one_store(store: Path) -> None:
     program = (
         "import sys\nfrom store.environment import tool_environment\nfrom store.message_store import MessageStore\n"
         "from store.parameters import StoreParameters\n"
-        "store = MessageStore(tool_environment(), sys.argv[1], StoreParameters(), '0.1.0', log=lambda line: None)\n"
+        "store = MessageStore.open(tool_environment(), sys.argv[1], StoreParameters(), '0.1.0', log=lambda _: None)\n"
         "print('open', flush=True)\nsys.stdin.readline()\nprint(store.close(), flush=True)\n"
     )
     with subprocess.Popen(
@@ -112,11 +112,11 @@ def test_two_processes_on_one_store(store: Path) -> None:
         other.stdin.write(b"\n")
         other.stdin.flush()
         assert other.stdout.readline() == b"True\n"
-    MessageStore(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
+    MessageStore.open(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
 
 
 def test_twice_in_one_process(store: Path) -> None:
-    with MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore):
+    with MessageStore.open(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore):
         assert refusal(store) == (StoreLockedError, "Data directory is locked by another process.")
 
 
@@ -242,7 +242,7 @@ def test_a_damaged_catalogue(store: Path, change: Callable[[Path], None], text: 
         assert kind is StoreDamagedError
         assert told.startswith(CATALOGUE + text)
         assert told.endswith(RESTORED)
-    with MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore) as opened:
+    with MessageStore.open(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore) as opened:
         assert [queue.record.name for queue in opened.recovered_queues] == ["orders", "bills"]
 
 
@@ -268,7 +268,7 @@ def test_a_catalogue_that_somebody_has_open(store: Path) -> None:
     assert text.startswith(CATALOGUE + "RocksDB cannot open it: IO error: ")
     assert "LOCK" in text
     database.close()
-    MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
+    MessageStore.open(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
 
 
 def test_a_linearstore(open_fixture: StoreOpener, tmp_path: Path) -> None:
@@ -310,9 +310,9 @@ def test_nothing_stays_open_where_the_end_of_opening_fails(store: Path, monkeypa
                 StoreError,
                 match=r"^somewhere: the store cannot be opened: No space left on device; make room on that disk$",
             ):
-                MessageStore(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore)
+                MessageStore.open(system_environment(), str(store), PARAMETERS, "0.1.0", log=ignore)
             assert surroundings() == before
-    MessageStore(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
+    MessageStore.open(tool_environment(), str(store), PARAMETERS, "0.1.0", log=ignore).close()
 
 
 # ---- a full disk, a disk that is not written to ----
@@ -339,7 +339,7 @@ def test_a_full_disk_at_start(tmp_path: Path) -> None:
         assert text == where + "a store cannot be made here: No space left on device; make room and start again"
         assert os.listdir(small / "store") == ["rhm.lock"]
         subprocess.run(["mount", "-o", "remount,size=2m", small], check=True)
-        MessageStore(tool_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=ignore).close()
+        MessageStore.open(tool_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=ignore).close()
 
 
 def refusal_of_new(path: Path) -> tuple[type[StoreError], str]:
@@ -350,7 +350,7 @@ def refusal_of_new(path: Path) -> tuple[type[StoreError], str]:
 
 def test_a_full_disk_when_a_queue_is_made(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "1500k") as small:
-        store = MessageStore(system_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=ignore)
+        store = MessageStore.open(system_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=ignore)
         made: list[tuple[QueueJournal | None, Exception | None]] = []
         for name in ("one", "two", "three"):
             geometry = GEOMETRY if name != "two" else Geometry.from_pages(64, 1)
@@ -366,7 +366,7 @@ def test_a_full_disk_when_a_queue_is_made(tmp_path: Path) -> None:
         assert sorted(os.listdir(small / "store" / "rhm" / "jrnl")) == ["1", "3"]
         assert store.close()
         lines: list[LogLine] = []
-        store = MessageStore(tool_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=lines.append)
+        store = MessageStore.open(tool_environment(), str(small / "store"), PARAMETERS, "0.1.0", log=lines.append)
         assert [queue.record.name for queue in store.recovered_queues] == ["one", "three"]
         assert store.close()
 
@@ -394,7 +394,7 @@ if os.geteuid() == 0:
     os.setgid({0})
     os.setuid({0})
 try:
-    MessageStore(tool_environment(), "store", StoreParameters(), "0.1.0", log=lambda line: None).close()
+    MessageStore.open(tool_environment(), "store", StoreParameters(), "0.1.0", log=lambda line: None).close()
     print("opened")
 except Exception as error:
     print(f"{{type(error).__name__}}: {{error}}")

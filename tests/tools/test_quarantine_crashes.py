@@ -31,7 +31,7 @@ def environment_of(disk: SimulatedDisk) -> Environment:
 
 
 def open_store(disk: SimulatedDisk) -> MessageStore:
-    return MessageStore(environment_of(disk), STORE, PARAMETERS, "test", log=lambda _: None)
+    return MessageStore.open(environment_of(disk), STORE, PARAMETERS, "test", log=lambda _: None)
 
 
 def made(seed: int) -> SimulatedDisk:

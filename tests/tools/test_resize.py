@@ -38,7 +38,7 @@ def dumped(path: Path) -> list[dict[str, Any]]:
 def store(copies: CopyOpener) -> Iterator[Path]:
     """The store with distributed transactions in doubt that qpidd left, as it is converted."""
     with copies("legacy-d-dtx").copy() as copy:
-        MessageStore(tool_environment(), str(copy.path), StoreParameters(), "0.1.0", log=lambda _: None).close({})
+        MessageStore.open(tool_environment(), str(copy.path), StoreParameters(), "0.1.0", log=lambda _: None).close({})
         yield copy.path
 
 

@@ -118,7 +118,7 @@ def inject(
         entries = _entries(quarantine, wish.numbers)
         path = _store_directory(environment, store_path, version)
         parameters = StoreParameters(on_damage=OnDamage.REFUSE)
-        store = MessageStore(environment, path, parameters, version, log=log)
+        store = MessageStore.open(environment, path, parameters, version, log=log)
         delivered = _delivered(store)
         held.callback(store.close, delivered)
         return _Work(environment, quarantine, marks, store, wish, delivered).do(entries)

@@ -206,7 +206,7 @@ def _opened(watch: _Watch, path: Path, copy: Path, on_damage: OnDamage) -> tuple
     def open_it() -> list[str] | None:
         parameters = replace(PARAMETERS, on_damage=on_damage)
         try:
-            store = MessageStore(tool_environment(), str(copy), parameters, "0.1.0", log=lines.append)
+            store = MessageStore.open(tool_environment(), str(copy), parameters, "0.1.0", log=lines.append)
         except StoreError as error:
             if "\n" in str(error) or str(copy) not in str(error):
                 watch.complain(f"the store ({on_damage.value})", f"refuses without a clear line: {error}")
