@@ -25,7 +25,7 @@ The batches:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar, cast
 from uuid import UUID
 
@@ -223,9 +223,17 @@ class Catalogue:
         """Add `queue`, whose id and journal id were taken from the queues' sequence."""
         self._create(Kind.QUEUE, queue, max(queue.queue_id, queue.journal_id))
 
-    def moved_journal(self, queue: QueueEntry) -> QueueEntry:
-        """`queue` with another journal, of the next incarnation, which is still to be built; for `replace_queue`."""
-        return queue._replace(journal_id=self.take_id(Kind.QUEUE), incarnation=queue.incarnation + 1)
+    def moved_journal(self, queue: QueueEntry, is_taken: Callable[[int], bool]) -> QueueEntry:
+        """`queue` with another journal, of the next incarnation, which is still to be built; for `replace_queue`.
+
+        Args:
+            queue: the queue as it is.
+            is_taken: whether there is something under a journal's number, though the catalogue does not know it.
+        """
+        number = self.take_id(Kind.QUEUE)
+        while is_taken(number):
+            number = self.take_id(Kind.QUEUE)
+        return queue._replace(journal_id=number, incarnation=queue.incarnation + 1)
 
     def replace_queue(self, queue: QueueEntry) -> None:
         """Have a queue's entry say something else: another journal, another record."""

@@ -326,7 +326,8 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         info = replace(plan.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds, creation_headers=True)
         moved, page, name = None, self._parameters.tpl_page_bytes, posixpath.basename(self._directory.prepared_list)
         if plan.entry is not None:
-            moved, page = self._free_number(plan.entry), self._parameters.page_bytes
+            page = self._parameters.page_bytes
+            moved = self._catalogue.moved_journal(plan.entry, self._directory.has_journal)
             name = str(moved.journal_id)
             info = replace(info, incarnation=moved.incarnation, queue_record=moved.record)
         else:
@@ -343,12 +344,6 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         queue_id, journal_id = (0, 0) if moved is None else (moved.queue_id, moved.journal_id)
         closed = ClosedJournal(queue_id, journal_id, info.incarnation, walked.flush, walked.messages)
         return _Built(plan, path, moved, closed)
-
-    def _free_number(self, entry: QueueEntry) -> QueueEntry:
-        moved = self._catalogue.moved_journal(entry)
-        while self._disk.is_directory(self._directory.journal(moved.journal_id)):  # an orphan
-            moved = self._catalogue.moved_journal(entry)
-        return moved
 
     def _verify(self, plan: JournalPlan, path: str, rebuilt: Rebuilt) -> RecoveredJournal:
         """Read the new journal as the next start will. Returns what is in it; it is closed again."""

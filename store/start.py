@@ -212,10 +212,7 @@ class _Start:
 
     def _moved(self, entry: QueueEntry) -> QueueEntry:
         """The queue with another journal, whose directory is still to be made."""
-        moved = self._catalogue.moved_journal(entry)
-        while self._disk.is_directory(self._directory.journal(moved.journal_id)):  # an orphan
-            moved = self._catalogue.moved_journal(entry)
-        return moved
+        return self._catalogue.moved_journal(entry, self._directory.has_journal)
 
     def _replace_withdrawn(self, entry: QueueEntry, record: Queue) -> QueueEntry:
         """Give the queue another, empty journal; the mark of the old one stays until the catalogue has the new one."""

@@ -91,6 +91,10 @@ class StoreDirectory:
         """The directory of a queue's journal."""
         return posixpath.join(self.root, "jrnl", str(journal_id))
 
+    def has_journal(self, journal_id: int) -> bool:
+        """Whether the directory of a queue's journal is there."""
+        return self._disk.is_directory(self.journal(journal_id))
+
     @property
     def catalogue(self) -> str:
         """The catalogue's directory."""
