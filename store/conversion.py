@@ -47,7 +47,7 @@ from store.damage_kinds import DamageKind
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
 from store.journal.recovery import Outcome
-from store.journal_build import described
+from store.journal_content import described
 from store.key_value import CatalogueError
 from store.layout import UnusableInputError
 from store.log_lines import Level, LogLine, journal_created

@@ -17,17 +17,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.headers import data_crc
 from formats.rhm.jinf import JournalInfo
-from formats.wording import plural, printable
+from formats.wording import printable
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.storage import create_journal, remove_journal
 from store.journal.writer_state import new_state
-from store.journal_content import FLUSH_BYTES, JournalContent, fitting_geometry
-from store.sizing import MAX_PAGES
+from store.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry, next_larger, too_much
 from store.sync.driver import sync_all
 from store.taking_up import take_up
 
@@ -36,24 +34,6 @@ _MOST_WAITS: Final = 1000  # for room, of one record; each makes a turn of compa
 
 class JournalTooSmallError(StoreError):
     """What a journal is to hold does not fit into it."""
-
-
-def described(geometry: Geometry) -> str:
-    """A geometry for people: `8 files of 24 pages`, in pages of 64 KiB where the files are whole pages."""
-    pages, rest = divmod(geometry.data_size, PAGE_SIZE)
-    size = f"{geometry.data_size:,} bytes" if rest else plural(pages, "page")
-    return f"{plural(geometry.files, 'file')} of {size}"
-
-
-def _larger(geometry: Geometry) -> Geometry | None:
-    """The next step up: a file more, else a page more for each; None if there is none."""
-    if geometry.files < MAX_FILES:
-        return replace(geometry, files=geometry.files + 1)
-    pages = geometry.data_size // PAGE_SIZE + 1
-    return None if pages > MAX_PAGES else Geometry.from_pages(MAX_FILES, pages)
-
-
-# ---- building ----
 
 
 class JournalBuild:
@@ -231,7 +211,7 @@ def build_fitting(
             fill(build)
             build.finish(seal=seal)
         except JournalTooSmallError:
-            geometry = _larger(geometry)
+            geometry = next_larger(geometry)
             build.close()
             remove_journal(environment.disk, directory)
         except BaseException:
@@ -242,13 +222,3 @@ def build_fitting(
         else:
             return chosen
     raise too_much(info.queue_name, content)
-
-
-def too_much(name: str, content: JournalContent) -> StoreError:
-    """The error where even the largest journal does not take what the queue called `name` holds."""
-    largest = described(Geometry.from_pages(MAX_FILES, MAX_PAGES))
-    return StoreError(
-        f'queue "{printable(name)}": {plural(content.messages, "message")} of '
-        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal, {largest}: "
-        "have some consumed by the broker that wrote them"
-    )

@@ -27,8 +27,8 @@ from store.journal.flushes import FlushQueue
 from store.journal.step import Step
 from store.journal.storage import JournalStorage, create_journal
 from store.journal.write_batch import Identity, WriteBatch
-from store.journal_build import JournalTooSmallError, described
-from store.journal_content import FLUSH_BYTES
+from store.journal_build import JournalTooSmallError
+from store.journal_content import FLUSH_BYTES, described
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.headers import record_blocks
+from formats.wording import plural, printable
+from store.errors import StoreError
 from store.journal.compaction import MAX_COPIED_BLOCKS
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
@@ -159,3 +161,28 @@ def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int
     sizes = range(geometry.data_size // PAGE_SIZE + 1, MAX_PAGES + 1)
     found = bisect_left(sizes, True, key=lambda pages: content.fits(Geometry.from_pages(MAX_FILES, pages), alignment))
     return None if found == len(sizes) else Geometry.from_pages(MAX_FILES, sizes[found])
+
+
+def described(geometry: Geometry) -> str:
+    """A geometry for people: `8 files of 24 pages`, in pages of 64 KiB where the files are whole pages."""
+    pages, rest = divmod(geometry.data_size, PAGE_SIZE)
+    size = f"{geometry.data_size:,} bytes" if rest else plural(pages, "page")
+    return f"{plural(geometry.files, 'file')} of {size}"
+
+
+def next_larger(geometry: Geometry) -> Geometry | None:
+    """The next step up: a file more, else a page more for each; None if there is none."""
+    if geometry.files < MAX_FILES:
+        return replace(geometry, files=geometry.files + 1)
+    pages = geometry.data_size // PAGE_SIZE + 1
+    return None if pages > MAX_PAGES else Geometry.from_pages(MAX_FILES, pages)
+
+
+def too_much(name: str, content: JournalContent) -> StoreError:
+    """The error where even the largest journal does not take what the queue called `name` holds."""
+    largest = described(Geometry.from_pages(MAX_FILES, MAX_PAGES))
+    return StoreError(
+        f'queue "{printable(name)}": {plural(content.messages, "message")} of '
+        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal, {largest}: "
+        "have some consumed by the broker that wrote them"
+    )

@@ -50,7 +50,7 @@ from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
 from store.journal.directory import INFO_SUFFIX
 from store.journal.storage import mark_deleted, remove_journal, unmark_deleted
-from store.journal_build import described
+from store.journal_content import described
 from store.journal_recovery import RecoveredJournal
 from store.key_value import CatalogueError
 from store.log_lines import LogLine

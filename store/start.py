@@ -38,7 +38,7 @@ from store.journal.storage import (
     unmark_deleted,
     withdraw_journal,
 )
-from store.journal_build import described
+from store.journal_content import described
 from store.journal_recovery import RecoveredJournal
 from store.key_value import CatalogueError
 from store.leftovers import LostQueue, find_leftovers

@@ -30,8 +30,8 @@ from store.errors import StoreError
 from store.journal.storage import JournalStorage, create_journal, remove_journal
 from store.journal.version_1_ring import Version1Ring
 from store.journal.version_1_writer import reserve_blocks
-from store.journal_build import JournalTooSmallError, described
-from store.journal_content import JournalContent
+from store.journal_build import JournalTooSmallError
+from store.journal_content import JournalContent, described
 
 _HASH_DIRECTORIES: Final = 29
 _HASH_FACTOR: Final = 33

@@ -39,7 +39,7 @@ from store.journal.recovery import JournalRecovery
 from store.journal.ring import read_ring
 from store.journal.storage import JournalStorage, create_journal
 from store.journal.version_1_ring import Version1Ring
-from store.journal_build import described
+from store.journal_content import described
 from store.sizing import MAX_PAGES
 from store.store_directory import remove_tree
 from store.sync.driver import sync_all

@@ -25,8 +25,7 @@ from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.transaction_map import Transaction
-from store.journal_build import too_much
-from store.journal_content import content_at_most, fitting_geometry
+from store.journal_content import content_at_most, fitting_geometry, too_much
 from store.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
 from store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
 from store.sizing import MAX_PAGES

@@ -205,8 +205,8 @@ def test_a_store_that_does_not_fit_is_refused(old: OldStore, path: Path, monkeyp
     orders.enqueue_many(1000, b"x" * 80)
     old.write(path)
     before = snapshot(path / "rhm")
-    monkeypatch.setattr("store.journal_build.MAX_FILES", 4)
-    monkeypatch.setattr("store.journal_build.MAX_PAGES", 1)
+    monkeypatch.setattr("store.journal_content.MAX_FILES", 4)
+    monkeypatch.setattr("store.journal_content.MAX_PAGES", 1)
     expected = r'queue "orders": 1,000 messages of 128,000 bytes do not fit into the largest journal, 4 files of 1 page'
     with pytest.raises(StoreError, match=expected):
         converted(path)

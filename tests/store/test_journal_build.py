@@ -19,9 +19,8 @@ from store.journal_build import (
     JournalBuild,
     JournalTooSmallError,
     build_journal,
-    described,
 )
-from store.journal_content import JournalContent, fitting_geometry
+from store.journal_content import JournalContent, described, fitting_geometry
 from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
