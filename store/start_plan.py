@@ -102,12 +102,6 @@ class StartPlan:
     prepared_list: PlannedJournal
     queues: tuple[PlannedQueue, ...]
 
-    @property
-    def is_change(self) -> bool:
-        """Whether any journal needs more than to be taken up."""
-        journals = (self.prepared_list, *(queue.journal for queue in self.queues))
-        return any(journal.need is not Need.TAKE_UP for journal in journals)
-
     def close(self) -> None:
         """Let all files go. Twice is allowed."""
         self.prepared_list.close()

@@ -14,7 +14,7 @@ from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.errors import StoreDamagedError, StoreError
 from store.journal.directory import DELETED
-from store.start_plan import Need, StartPlan, plan_queue, plan_start
+from store.start_plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
 from store.store_directory import StoreDirectory
 from store.unfinished import NEW_LIST
 from tests.faults.simulated_disk import SimulatedDisk
@@ -62,6 +62,10 @@ def plan_of(disk: SimulatedDisk) -> StartPlan:
     disk.watch = None
     assert calls == []
     return plan
+
+
+def journals_of(plan: StartPlan) -> list[PlannedJournal]:
+    return [plan.prepared_list, *(each.journal for each in plan.queues)]
 
 
 def remove(disk: SimulatedDisk, directory: str, *, only: str = "") -> None:
@@ -121,8 +125,7 @@ def test_what_each_journal_needs(
         ("queue-0", queue_needs),
         ("queue-1", Need.TAKE_UP),
     ]
-    assert plan.is_change == (happened is not nothing)
-    for planned in (plan.prepared_list, *(each.journal for each in plan.queues)):
+    for planned in journals_of(plan):
         assert (planned.found is not None) == (planned.need in (Need.TAKE_UP, Need.REBUILD))
     plan.close()
     assert disk.open_now == 0
@@ -135,7 +138,7 @@ def test_what_was_applied_needs_nothing_more(happened: Callable[[SimulatedDisk],
     assert Shop(disk).store.close()
     disk.crash(power_loss=False)
     plan = plan_of(disk)
-    assert not plan.is_change
+    assert [each.need for each in journals_of(plan)] == [Need.TAKE_UP] * 3
     plan.close()
 
 
