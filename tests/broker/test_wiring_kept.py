@@ -15,7 +15,7 @@ from broker.one_by_one import OneByOne
 from formats.rhm.geometry import Geometry
 from formats.values import typed_map
 from store.errors import StoreError
-from tests.broker.wired_broker import Wired, wired
+from tests.broker.wired_broker import Somebody, Wired, wired
 
 Scene = Callable[[Wired], Awaitable[None]]
 
@@ -52,7 +52,12 @@ class TestReopened:
                 "x", "topic", durable=True, auto_delete=True, alternate="dead", arguments=typed_map({"a": 1})
             )
             await wiring.declare_queue(
-                "q", durable=True, auto_delete=True, alternate="dead", arguments=typed_map({"b": 2}), user="joe"
+                "q",
+                durable=True,
+                auto_delete=True,
+                alternate="dead",
+                arguments=typed_map({"b": 2}),
+                caller=Somebody("joe"),
             )
             await wiring.bind("q", "x", "a.#")
             await wiring.bind("q", "amq.match", "k", headers)

@@ -146,7 +146,7 @@ class BrokerProcess:
         self.wires: list[Wire] = []
         self._tasks: set[asyncio.Task[None]] = set()
         environment = simulated_environment(disk, rng)
-        self.store = SimulatedStore(environment, PATH, TinyParameters(), "test", log=self.lines.append)
+        self.store = SimulatedStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
         told = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
         require(len(told) <= len(names_in(self.store, "orphans")), f"damage is reported: {told}")
         require(self.store.was_clean or not must_be_clean, "the store was closed cleanly, and is not clean")
