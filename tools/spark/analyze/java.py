@@ -10,7 +10,8 @@ PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET), and ended here:
     end     SIGTERM, on which it removes its temporary files; after `PATIENCE_SECONDS`, or where this is interrupted
             too, SIGKILL
 
-Signals wait between the fork and the moment from which the process is known here.
+Signals wait between the fork and the moment from which the process is known here. SIGPIPE is ignored while there is
+Java, and where this is interrupted until the end: PySpark still writes to Java's socket when Java has ended.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def java(settings: Mapping[str, str]) -> Iterator[None]:
     Raises:
         JavaFailedError: it did not become ready.
     """
+    on_broken_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qstore-analyze-")))
         said = stack.enter_context(tempfile.TemporaryFile())
@@ -60,6 +62,7 @@ def java(settings: Mapping[str, str]) -> Iterator[None]:
         stack.callback(_forget)
         os.environ.update(zip(_VARIABLES, (str(port), secret), strict=True))
         yield
+    signal.signal(signal.SIGPIPE, on_broken_pipe)
 
 
 def _forget() -> None:
