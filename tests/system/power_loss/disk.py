@@ -163,15 +163,15 @@ class UnsyncedDisk:
         lost = [change for at, change in enumerate(changes) if not _is_durable(at, change, synced)]
         if source is not None:  # a journaling file system loses the last ones
             lost = lost[source.randint(0, len(lost)) :]
-        made_again: dict[int, Path] = {}
+        made_again: dict[int, int] = {}
         for change in reversed(lost):
             self._undo(change, made_again)
         return len(lost)
 
-    def _undo(self, change: _Change, made_again: dict[int, Path]) -> None:
-        """Undo a change; `made_again` has the directories that are back, with another inode than theirs."""
+    def _undo(self, change: _Change, made_again: dict[int, int]) -> None:
+        """Undo a change; `made_again` has the inodes of directories that are back, by those that they had before."""
         found = {path.stat().st_ino: path for path in (self.root, *self.root.rglob("*")) if path.is_dir()}
-        found.update(made_again)
+        found.update({before: found[now] for before, now in made_again.items() if now in found})
         there, target = found.get(change.directory), found.get(change.to_directory)
         if there is None:
             return  # the directory itself is not there any more
@@ -180,7 +180,7 @@ class UnsyncedDisk:
             _remove(path)
         elif change.kind == "R":
             path.mkdir(exist_ok=True)
-            made_again[change.kept] = path
+            made_again[change.kept] = path.stat().st_ino
         elif change.kind == "D":
             self._bring_back(change.kept, path)
         elif target is not None and os.path.lexists(target / change.to_name):
