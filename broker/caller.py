@@ -18,7 +18,7 @@ class Caller(Protocol):
 
 
 class BrokerItself(NamedTuple):
-    """The broker, which may do everything: what it owns alone is nobody else's, and nobody's alone keeps it out."""
+    """The broker, which may do everything: exclusive queues do not lock it out, and it never owns one."""
 
     user: str = ""
     remote_host: str = ""

@@ -1,4 +1,4 @@
-"""What happens in the broker, as typed events: emitted where it happens, heard by whoever listens.
+"""What happens in the broker, as typed events: emitted where it happens, and delivered to listeners.
 
 The operational log is the first listener (`event_log`). An event is a value; its QMF name is that of its class with a
 small first letter, and its fields are the arguments that QMF gives it. Nothing is emitted for a single message.

@@ -71,7 +71,7 @@ class MemoryCeiling:
         limit: as above.
         used: bytes, when they were last counted.
         state: AMPLE, SHORT or FULL.
-        grown: bytes by which queues and transactions have grown since then; whoever makes them grow adds to it.
+        grown: bytes by which queues and transactions have grown since then; the code that adds messages adds to it.
         step: how much of that there may be before `count` is to be called.
         changed: called when it gets short, and when it is ample again.
     """

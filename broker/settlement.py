@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Settled(Enum):
-    """When whoever has settled something may be told that it is done."""
+    """When the client may be told that what it has settled is done."""
 
     NOW = auto()
     SYNCED = auto()  # when what was written in this event loop tick is on the disk

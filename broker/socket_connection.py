@@ -145,7 +145,7 @@ class SocketConnection(asyncio.Protocol):
         """Others have had their turn: go on with what was read, or read on."""
         machine = self._machine
         if machine is None or machine.is_paused or machine.is_closed:
-            return  # whoever ends a pause comes here
+            return  # the end of a pause calls this again
         if self._server.pressure.holds(self._reasons) or self._server.broker.memory in self._reasons:
             return  # and so do these
         if machine.is_behind:

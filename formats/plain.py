@@ -11,8 +11,7 @@ r"""Typed values as plain JSON values.
     DECIMAL                       text of the number, all decimal places kept
     MAP, LIST, ARRAY              object, array; a repeated name keeps its last value
 
-Values are always valid JSON text. A name that is not UTF-8 holds lone surrogates, which whoever writes JSON has to
-escape.
+Values are always valid JSON text. A name that is not UTF-8 holds lone surrogates, which a writer of JSON has to escape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The damages that a store can have: a table, grouped by where they are found, with its words.
 
 Each kind lists what reading can make of it, as `damage_effects` has it; the first effect is the usual one, and where
-there are several, whoever finds the damage names the one that holds.
+there are several, the code that finds the damage names the one that holds.
 
 The names are stable: tools show `label`, the name in kebab case, and other programs may rely on it. What is BROKEN was
 read and does not follow its format; what is UNREADABLE the system does not let be read. The words are for people alone;

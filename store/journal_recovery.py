@@ -5,7 +5,7 @@
     judge    what the walk met, what contradicts itself, and what differs from the last clean close (`damage_of`)
 
 Nothing is resolved yet: what becomes of open transactions is told by the transaction prepared list, which is recovered
-first (`RecoveredJournal.prepared`), and by whoever decides. Nothing here is written.
+first (`RecoveredJournal.prepared`), and by the caller. Nothing here is written.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much a queue holds, and what becomes of a message that is one too many.
 
-    reject      whoever sends it is refused: resource-limit-exceeded
+    reject      its publisher is refused: resource-limit-exceeded
 
 A queue without a limit has none of these. Source: inventory 003_001, section 3; 004b, 127 and 128.
 """

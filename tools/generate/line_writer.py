@@ -3,7 +3,7 @@
 A record that reaches a file's end goes on behind the header of the next, which is made at that moment; so a file that
 is exactly full has no successor until there is another record. No file is ever given back.
 
-Whoever writes gives names, serials and times, and puts the bytes where they belong: `qstore-generate` on the disk, the
+The caller gives names, serials and times, and puts the bytes where they belong: `qstore-generate` on the disk, the
 tests' builder in memory.
 """
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.errors import InvalidArgumentError
-from broker.message import Message, ReplyAddress
+from broker.message import Message, Properties, ReplyAddress
 from broker.protocols.amqp_0_10.conversion import as_transfer
 from broker.protocols.amqp_0_10.transfer import TransferMessage
 from broker.protocols.stored_messages import StoredSections, restore_message
@@ -180,8 +180,10 @@ def test_hostile_records(data: bytes) -> None:
         message = restore_message(data)
     except BrokerRecordError:
         return
-    message.properties()
-    message.converted(as_transfer)
+    assert b"".join(message.stored_form().parts)
+    assert isinstance(message.properties(), Properties)
+    converted_message = message.converted(as_transfer)
+    assert converted_message is None or converted_message.size >= len(converted_message.header)
 
 
 @given(st.integers(0, len(FULL) - 1), st.integers(1, 255))
@@ -193,8 +195,10 @@ def test_flipped_bytes(at: int, flip: int) -> None:
         message = restore_message(bytes(raw))
     except BrokerRecordError:
         return
-    message.properties()
-    message.converted(as_transfer)
+    assert b"".join(message.stored_form().parts)
+    assert isinstance(message.properties(), Properties)
+    converted_message = message.converted(as_transfer)
+    assert converted_message is None or converted_message.size >= len(converted_message.header)
 
 
 def test_consumers_of_0_10_get_what_they_can_take() -> None:
