@@ -95,9 +95,10 @@ class MemoryCeiling:
         self.grown = 0
         if not self._reserve:
             try:
-                self._reserve = bytearray(_RESERVE)
+                self._reserve = bytearray(2 * _RESERVE)  # as much is left besides, or it would be freed again at once
             except MemoryError:
                 return
+            del self._reserve[_RESERVE:]
         if not self.limit:
             self._enter(State.AMPLE)
             return

@@ -288,7 +288,10 @@ class Queue:
         self._turn.schedule()
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, in order."""
+        """All entries, in order; the one that was yielded last may be removed meanwhile.
+
+        No copy is made: a queue can be emptied when there is no memory left.
+        """
         entry = self._head.next
         while entry.state != END:
             following = entry.next
@@ -318,7 +321,7 @@ class Queue:
             InternalError: as `dequeue`.
         """
         count, is_written = 0, False
-        for entry in list(self.available()):
+        for entry in self.available():
             if most and count == most:
                 break
             self.acquire(entry)
@@ -328,13 +331,14 @@ class Queue:
 
     def expire(self) -> int:
         """Remove the messages that wait and have expired. Returns how many."""
-        now = self._clock()
-        expired = [entry for entry in self.available() if 0 < entry.message.expires_at <= now]
-        for entry in expired:
-            self._drop_expired(entry)
-        if expired:
+        now, count = self._clock(), 0
+        for entry in self.available():
+            if 0 < entry.message.expires_at <= now:
+                self._drop_expired(entry)
+                count += 1
+        if count:
             self._turn.schedule()
-        return len(expired)
+        return count
 
     def _drop_expired(self, entry: Entry) -> None:
         self.acquire(entry)

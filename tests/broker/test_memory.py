@@ -92,6 +92,23 @@ def test_an_allocation_that_fails_refuses_until_there_is_memory_again(caplog: py
     assert held.changes == [State.FULL, State.AMPLE]
 
 
+def test_the_reserve_is_taken_only_when_as_much_is_left_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next client would find nothing, and it would have to be freed again at once."""
+    held = Ceiling()
+    held.ceiling.exhausted("Client x")
+    free = [memory._RESERVE * 3 // 2, memory._RESERVE * 2]
+
+    def allocate(size: int) -> bytearray:
+        if size > free.pop(0):
+            raise MemoryError
+        return bytearray(size)
+
+    monkeypatch.setattr(memory, "bytearray", allocate, raising=False)
+    assert held.at(10) is State.FULL
+    assert held.at(10) is State.AMPLE
+    assert len(held.ceiling._reserve) == memory._RESERVE
+
+
 def test_without_a_ceiling_it_refuses_no_longer_than_that(caplog: pytest.LogCaptureFixture) -> None:
     ceiling = MemoryCeiling(0, lambda: 0)
     ceiling.exhausted("Client x")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -361,6 +362,24 @@ def test_what_is_purged_or_expires_is_freed_at_once(model: Model) -> None:
     del entry
     assert queue.expire() == 10
     assert [reference() for reference in references] == [None] * 10
+
+
+@pytest.mark.parametrize("removes", [Queue.purge, Queue.expire])
+def test_a_full_queue_is_emptied_without_memory(model: Model, removes: Callable[[Queue], object]) -> None:
+    """It may be the way out when all memory is taken."""
+    queue = model.queue("q")
+    message = PlainMessage("q", b"x", persistent=False)
+    message.expires_at = 1.0
+    for _ in range(20_000):
+        queue.publish(message)
+    tracemalloc.start()
+    try:
+        removes(queue)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert queue.message_count == 0
+    assert most < 20_000  # bytes: less than one for each
 
 
 @pytest.mark.usefixtures("no_collector")
