@@ -18,10 +18,10 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import system_environment
 from store.errors import StoreError
-from store.journal.step import JournalError, JournalFailedError, JournalFullError
+from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from store.key_value import CatalogueError
 from store.log_lines import LogLine
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import (
     OPTIONS,
     Kind,
@@ -31,8 +31,8 @@ from store.parameters import (
     queue_geometry,
     store_directory,
 )
-from store.queue_journal import QueueJournal
-from store.transactions import Dequeue, Enqueue
+from store.live.queue_journal import QueueJournal
+from store.live.transactions import Dequeue, Enqueue
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]
 

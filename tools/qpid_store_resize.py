@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 it could not be done, and nothing was changed, or the new journal is more than 80 % full, which
 standard error tells; 2 usage. Options are read with `optparse`, as the original's were. What is done, and where it
-differs, is told in `store.version_1_resize` and `tools.resize.drop_in`.
+differs, is told in `store.repair.version_1_resize` and `tools.resize.drop_in`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from formats.rhm.geometry import MAX_FILES
 from store.errors import StoreError, advice
-from store.sizing import DEFAULT_FILES, MAX_PAGES
+from store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
 from store.writable_disk import OsWritableDisk
 from tools.drop_in import JournalOptions, exit_code, shown
 from tools.entry import run_drop_in

@@ -12,12 +12,12 @@ import time
 import click
 from rich.console import Console
 
-from store.check.check import StoreCheck, check_store
+from store.inspect.check.check import StoreCheck, check_store
 from store.disk import OsDisk
 from store.errors import advice
-from store.in_use import holder_of_store
-from store.layout import UnusableInputError
-from store.offline import open_store
+from store.inspect.in_use import holder_of_store
+from store.inspect.layout import UnusableInputError
+from store.inspect.offline import open_store
 from tools.check.objects import journal_object, notice_object, store_object, transactions_of
 from tools.check.report import plain_console, show_report
 from tools.console.json_lines import JsonLines

@@ -18,9 +18,9 @@ from formats.rhm.records import RECORD_KINDS, Kind
 from formats.wording import plural
 from store.disk import OsDisk
 from store.errors import advice
-from store.in_use import holder_of_store
-from store.layout import UnusableInputError
-from store.offline import OfflineStore, RecoveredStore, open_store
+from store.inspect.in_use import holder_of_store
+from store.inspect.layout import UnusableInputError
+from store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from tools.console.json_lines import JsonLines
 from tools.console.progress import reading_progress
 from tools.console.text import escape_name, printable, unescape_name

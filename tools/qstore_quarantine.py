@@ -18,7 +18,7 @@ from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError, StoreLockedError, advice
 from store.log_lines import Level, LogLine
-from store.quarantine import INDEX, Quarantine, QuarantineError
+from store.repair.quarantine import INDEX, Quarantine, QuarantineError
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines
 from tools.console.text import printable, unescape_name

@@ -16,12 +16,12 @@ from rich.console import Console
 from formats.wording import plural
 from store.disk import OsDisk
 from store.errors import advice
-from store.in_use import holder_of_store
+from store.inspect.in_use import holder_of_store
 from store.journal.format import JournalFormat
 from store.journal.records import MAX_XID_SIZE
-from store.layout import UnusableInputError
-from store.offline import OfflineStore, open_store
-from store.sizing import MAX_DEPTH, JournalTooLargeError, Transactions, Workload, size_journal
+from store.inspect.layout import UnusableInputError
+from store.inspect.offline import OfflineStore, open_store
+from store.inspect.sizing import MAX_DEPTH, JournalTooLargeError, Transactions, Workload, size_journal
 from tools.console.json_lines import JsonLines
 from tools.console.progress import reading_progress
 from tools.console.text import printable, unescape_name

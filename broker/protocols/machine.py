@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
-from broker.errors import ModelError
+from broker.model.errors import ModelError
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 
 

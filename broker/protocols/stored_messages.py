@@ -11,9 +11,9 @@ Source: formats page, section 9.
 
 from __future__ import annotations
 
-from broker.content import Content
-from broker.errors import InvalidArgumentError
-from broker.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
+from broker.model.content import Content
+from broker.model.errors import InvalidArgumentError
+from broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
 from broker.protocols.amqp_0_10.transfer import restore_transfer
 from formats.broker_records.amqp_1_0_content import application_properties, content_of
 from formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections

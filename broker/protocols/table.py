@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from broker.broker import Broker
+from broker.model.broker import Broker
 from broker.protocols.amqp_0_10.connections import Amqp010Connections
 from broker.protocols.machine import Host, Machine, Peer
 from broker.security.authentication import Authentication

@@ -14,11 +14,11 @@ from store.damage import Damage
 from store.disk import Disk
 from store.journal.format import JournalFormat
 from store.journal.gaps import Gaps
-from store.journal.line import Line
-from store.journal.order import RingFile
+from store.journal.line.files import Line
+from store.journal.ring.order import RingFile
 from store.journal.reader import JournalEnd, JournalReader, records_of
 from store.journal.records import RecordSink
-from store.journal.ring import Ring
+from store.journal.ring.files import Ring
 from store.journal.stream import JournalStream
 
 _BODY_CHUNK: Final = 1 << 20

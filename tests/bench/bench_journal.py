@@ -33,10 +33,10 @@ from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.headers import data_crc, record_blocks
 from store.environment import system_environment
 from store.log_lines import LogLine
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import parse_parameters
-from store.queue_journal import QueueJournal
-from store.transactions import Dequeue, Enqueue
+from store.live.queue_journal import QueueJournal
+from store.live.transactions import Dequeue, Enqueue
 
 _PIECE = 128 << 10
 _LARGE = Geometry.from_pages(8, 512)  # 256 MiB

@@ -21,9 +21,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from broker.exchanges.direct import DirectExchange
-from broker.exchanges.exchange import Exchange
-from broker.exchanges.topic import TopicExchange
+from broker.model.exchanges.direct import DirectExchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.topic import TopicExchange
 from tests.bench.measuring import fastest
 
 _FEW = 10

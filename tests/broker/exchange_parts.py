@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker.exchanges.exchange import Exchange
+from broker.model.exchanges.exchange import Exchange
 from formats.values import TypedMap, typed_map
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from broker.errors import NotImplementedByBrokerError
-from broker.logs import NOTICE
-from broker.queues.argument_table import TABLE, Effect, unmet
-from broker.queues.arguments import POLICIES
+from broker.model.errors import NotImplementedByBrokerError
+from broker.log.logs import NOTICE
+from broker.model.queues.argument_table import TABLE, Effect, unmet
+from broker.model.queues.arguments import POLICIES
 from formats.values import EMPTY_MAP, typed_map
 from tests.broker.test_wiring_kept import play
 from tests.broker.wired_broker import Wired
@@ -170,7 +170,7 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
 
     async def elder(stage: Wired) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("broker.wiring.unmet", lambda _arguments: [])
+            patch.setattr("broker.model.topology.wiring.unmet", lambda _arguments: [])
             await stage.wiring.declare_queue("old", durable=True, arguments=lacking)
             await stage.wiring.declare_queue("plain", durable=True, arguments=typed_map({"qpid.alert_count": 3}))
 

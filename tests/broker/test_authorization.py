@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.authorization import ALLOW_ALL, Action, ObjectType
-from broker.caller import BROKER, Caller
-from broker.errors import UnauthorizedError
-from broker.events import (
+from broker.model.authorization import ALLOW_ALL, Action, ObjectType
+from broker.model.caller import BROKER, Caller
+from broker.model.errors import UnauthorizedError
+from broker.model.events import (
     Bind,
     Event,
     ExchangeDeclare,

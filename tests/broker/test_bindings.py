@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.broker import Broker
-from broker.errors import InternalError
-from broker.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
-from broker.memory import MESSAGE_OVERHEAD
+from broker.model.broker import Broker
+from broker.model.errors import InternalError
+from broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
+from broker.model.memory import MESSAGE_OVERHEAD
 from broker.settings import BrokerSettings
 from formats.plain import plain_map
 from formats.values import typed_map

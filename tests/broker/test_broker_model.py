@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from broker.broker import Broker
-from broker.errors import InternalError, ResourceLimitExceededError
-from broker.memory import MESSAGE_OVERHEAD
-from broker.message import Message
-from broker.queues.queue import Queue
+from broker.model.broker import Broker
+from broker.model.errors import InternalError, ResourceLimitExceededError
+from broker.model.memory import MESSAGE_OVERHEAD
+from broker.model.message import Message
+from broker.model.queues.queue import Queue
 from broker.settings import BrokerSettings
-from broker.transactions.local import LocalTransaction
+from broker.model.transactions.local import LocalTransaction
 from formats.broker_records.errors import BrokerRecordError
 from store.module import Module
 from tests.broker.wired_broker import OPTIONS, PlainMessage, wired

@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from broker.daemon import DaemonError, end, find, hold_pid_file, pid_directories, pid_path
-from broker.pid_file import PidFile, holder_of
+from broker.process.daemon import DaemonError, end, find, hold_pid_file, pid_directories, pid_path
+from broker.process.pid_file import PidFile, holder_of
 from tests.broker.holder import ROOT, kill, launch_holder, start_holder
 from tests.system.processes import goes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
-from broker.pid_file import PidFile, holder_of
+from broker.process.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
+from broker.process.pid_file import PidFile, holder_of
 from tests.broker.holder import kill, start_holder
 
 NOBODY = 65534

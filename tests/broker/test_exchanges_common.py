@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-import broker.exchanges.exchange as module
-from broker.errors import NotAllowedError, NotFoundError
-from broker.exchanges.default import DefaultExchange
-from broker.exchanges.direct import DirectExchange
-from broker.exchanges.exchange import BoundResult, Exchange
-from broker.exchanges.fanout import FanoutExchange
-from broker.exchanges.topic import TopicExchange
-from broker.exchanges.types import EXCHANGE_TYPES, STANDARD_EXCHANGES, exchange_type
+import broker.model.exchanges.exchange as module
+from broker.model.errors import NotAllowedError, NotFoundError
+from broker.model.exchanges.default import DefaultExchange
+from broker.model.exchanges.direct import DirectExchange
+from broker.model.exchanges.exchange import BoundResult, Exchange
+from broker.model.exchanges.fanout import FanoutExchange
+from broker.model.exchanges.topic import TopicExchange
+from broker.model.exchanges.types import EXCHANGE_TYPES, STANDARD_EXCHANGES, exchange_type
 from formats.values import EMPTY_MAP, typed_map
 from tests.broker.exchange_parts import FakeQueue, fake_queues, names, routed
 

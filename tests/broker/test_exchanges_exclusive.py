@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import InternalError
-from broker.exchanges.arguments import EXCLUSIVE_BINDING
-from broker.exchanges.direct import DirectExchange
-from broker.exchanges.exchange import Exchange
-from broker.exchanges.types import EXCHANGE_TYPES
+from broker.model.errors import InternalError
+from broker.model.exchanges.arguments import EXCLUSIVE_BINDING
+from broker.model.exchanges.direct import DirectExchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.types import EXCHANGE_TYPES
 from formats.values import EMPTY_MAP, typed_map
 from tests.broker.exchange_parts import fake_queues, routed
 
@@ -82,7 +82,7 @@ def test_an_ordinary_binding_becomes_exclusive() -> None:
 
 
 def test_a_queue_that_comes_back_takes_nobodys_place() -> None:
-    """A deletion that fails puts the bindings back as they were (`broker.removal`)."""
+    """A deletion that fails puts the bindings back as they were (`broker.model.topology.deletion`)."""
     exchange = DirectExchange("d")
     a, b = fake_queues("ab")
     exchange.bind(a, "k", ALONE)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import InternalError, NotAllowedError
-from broker.exchanges.exchange import BoundResult
-from broker.exchanges.headers import HeadersExchange
+from broker.model.errors import InternalError, NotAllowedError
+from broker.model.exchanges.exchange import BoundResult
+from broker.model.exchanges.headers import HeadersExchange
 from formats.values import TypedMap, typed_map
 from tests.broker.exchange_parts import fake_queues, routed
 from tests.support.coded import coded, coded_array

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.errors import InternalError, InvalidArgumentError, ModelError, ResourceLimitExceededError
-from broker.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE, is_switched_on
-from broker.exchanges.exchange import Exchange
-from broker.exchanges.sent_messages import SentMessages, sent_messages
-from broker.exchanges.types import EXCHANGE_TYPES
-from broker.memory import MESSAGE_OVERHEAD
-from broker.queues.queue import Queue
+from broker.model.errors import InternalError, InvalidArgumentError, ModelError, ResourceLimitExceededError
+from broker.model.exchanges.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE, is_switched_on
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.sent_messages import SentMessages, sent_messages
+from broker.model.exchanges.types import EXCHANGE_TYPES
+from broker.model.memory import MESSAGE_OVERHEAD
+from broker.model.queues.queue import Queue
 from broker.settings import BrokerSettings
-from broker.transactions.local import LocalTransaction
+from broker.model.transactions.local import LocalTransaction
 from formats.amqp_0_10.types import code_of
 from formats.plain import plain_map
 from formats.values import EMPTY_MAP, TypedMap, typed_map

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import InternalError, ModelError, ResourceLimitExceededError
-from broker.memory import MESSAGE_OVERHEAD
-from broker.queues.queue import Queue
+from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from broker.model.memory import MESSAGE_OVERHEAD
+from broker.model.queues.queue import Queue
 from broker.settings import BrokerSettings
-from broker.transactions.local import LocalTransaction
+from broker.model.transactions.local import LocalTransaction
 from tests.support.fake_store import FakeFailedError, Model, Recorder
 
 Results = list[ModelError | None]

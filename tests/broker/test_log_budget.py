@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log_budget import MAX_LINES, PERIOD_SECONDS, LogBudget
-from broker.logs import WARNING, log_of
+from broker.log.budget import MAX_LINES, PERIOD_SECONDS, LogBudget
+from broker.log.logs import WARNING, log_of
 
 
 def test_a_flood_is_cut_off_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:

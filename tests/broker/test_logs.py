@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import broker.log_sinks
-from broker.broker import Broker
-from broker.log_sinks import LineFormat, Logging, Sinks
-from broker.logs import (
+import broker.log.sinks
+from broker.model.broker import Broker
+from broker.log.sinks import LineFormat, Logging, Sinks
+from broker.log.logs import (
     CATEGORIES,
     CRITICAL,
     DEBUG,
@@ -61,7 +61,7 @@ def make_log(path: Path) -> Iterator[MakeLog]:
         log.close()
 
 
-def shown(rules: Rules, category: str = "Broker", function: str = "broker.server.listen") -> list[str]:
+def shown(rules: Rules, category: str = "Broker", function: str = "broker.network.server.listen") -> list[str]:
     """The levels of which lines are shown."""
     return [name for name, level in LEVELS.items() if rules.shows(level, category, function)]
 
@@ -170,7 +170,7 @@ def test_what_else_a_line_may_have(make_log: MakeLog, path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [(Path(broker.__file__).parent / "queues" / "queue.py", "broker.queues.queue"), ("/any/where/plug.py", "plug")],
+    [(Path(broker.__file__).parent / "queues" / "queue.py", "broker.model.queues.queue"), ("/any/where/plug.py", "plug")],
 )
 def test_functions_have_their_module_s_name(make_log: MakeLog, path: Path, file: Path | str, name: str) -> None:
     make_log(parts=LineFormat(time=False, function=True))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import broker.modules
-from broker.modules import ModuleError, load_store, module_name, modules_in, options_of
-from broker.options.command_line import read_arguments
-from broker.options.help import help_text
-from broker.options.lookup import Table
-from broker.options.table import GROUPS
-from broker.options.values import Values
+import broker.process.modules
+from broker.process.modules import ModuleError, load_store, module_name, modules_in, options_of
+from broker.process.options.command_line import read_arguments
+from broker.process.options.help import help_text
+from broker.process.options.lookup import Table
+from broker.process.options.table import GROUPS
+from broker.process.options.values import Values
 
 
 def points(*pairs: tuple[str, str]) -> Callable[..., EntryPoints]:

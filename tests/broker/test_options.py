@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.options.command_line import read_arguments, words_of
-from broker.options.help import help_text
-from broker.options.lookup import Table
-from broker.options.option import Effect, Given, Kind, Option, OptionError
-from broker.options.table import GROUPS
-from broker.options.values import Values
+from broker.process.options.command_line import read_arguments, words_of
+from broker.process.options.help import help_text
+from broker.process.options.lookup import Table
+from broker.process.options.option import Effect, Given, Kind, Option, OptionError
+from broker.process.options.table import GROUPS
+from broker.process.options.values import Values
 
 TABLE = Table(GROUPS)
 OPTIONS = [option for group in GROUPS for option in group.options]

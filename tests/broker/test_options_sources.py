@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.options.config_file import MAX_BYTES, ConfigFile, Entry, read_config_file
-from broker.options.environment import read_environment
-from broker.options.lookup import Table
-from broker.options.option import OptionError
-from broker.options.sources import Said, Sources, open_sources, read_sources
-from broker.options.table import GROUPS
-from broker.options.values import Values
+from broker.process.options.config_file import MAX_BYTES, ConfigFile, Entry, read_config_file
+from broker.process.options.environment import read_environment
+from broker.process.options.lookup import Table
+from broker.process.options.option import OptionError
+from broker.process.options.sources import Said, Sources, open_sources, read_sources
+from broker.process.options.table import GROUPS
+from broker.process.options.values import Values
 
 TABLE = Table(GROUPS)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import broker.log_sinks
-import broker.plan
-from broker.log_sinks import LineFormat, Logging, Sinks
-from broker.logs import Rules, log_of
-from broker.memory import default_ceiling
-from broker.modules import ModuleError
-from broker.options.option import OptionError
-from broker.plan import Plan, make_plan, settings_of, start_logging
+import broker.log.sinks
+import broker.process.plan
+from broker.log.sinks import LineFormat, Logging, Sinks
+from broker.log.logs import Rules, log_of
+from broker.model.memory import default_ceiling
+from broker.process.modules import ModuleError
+from broker.process.options.option import OptionError
+from broker.process.plan import Plan, make_plan, settings_of, start_logging
 from broker.settings import BrokerSettings
 
 OPTIONS = """

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.errors import InternalError, ResourceLimitExceededError
-from broker.memory import MESSAGE_OVERHEAD
-from broker.queues.entry import ACQUIRED, Entry
-from broker.queues.queue import Queue
+from broker.model.errors import InternalError, ResourceLimitExceededError
+from broker.model.memory import MESSAGE_OVERHEAD
+from broker.model.queues.entry import ACQUIRED, Entry
+from broker.model.queues.queue import Queue
 from broker.settings import BrokerSettings
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import FakeFailedError, Model, Recorder

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import InvalidArgumentError
-from broker.queues.arguments import NO_ARGUMENTS, POLICIES, QueueArguments, read_arguments
+from broker.model.errors import InvalidArgumentError
+from broker.model.queues.arguments import NO_ARGUMENTS, POLICIES, QueueArguments, read_arguments
 from formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.support.coded import coded
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-import broker.wiring
-from broker.errors import ResourceLimitExceededError
-from broker.memory import MESSAGE_OVERHEAD
-from broker.message import Handling
-from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
-from broker.queues.idle import IdleQueues
-from broker.queues.queue import Queue
+import broker.model.topology.wiring
+from broker.model.errors import ResourceLimitExceededError
+from broker.model.memory import MESSAGE_OVERHEAD
+from broker.model.message import Handling
+from broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
+from broker.model.queues.idle import IdleQueues
+from broker.model.queues.queue import Queue
 from broker.settings import BrokerSettings
-from broker.transactions.local import LocalTransaction
+from broker.model.transactions.local import LocalTransaction
 from formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 from tests.support.fake_store import Model

@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.queues.barriers import Barrier
-from broker.queues.entry import ACQUIRED, AVAILABLE, GONE, Entry
-from broker.queues.queue import Queue
+from broker.model.queues.barriers import Barrier
+from broker.model.queues.entry import ACQUIRED, AVAILABLE, GONE, Entry
+from broker.model.queues.queue import Queue
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import FakeStore, Recorder
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.errors import ModelError, ResourceLimitExceededError
-from broker.message import Message
-from broker.queues.queue import Queue
+from broker.model.errors import ModelError, ResourceLimitExceededError
+from broker.model.message import Message
+from broker.model.queues.queue import Queue
 from formats.values import typed_map
 from store.errors import StoreError
 from tests.broker.wired_broker import Wired, wired

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker import socket_connection
+from broker.network import socket_connection
 from broker.protocols.amqp_0_10.server_connection import ROOM
-from broker.socket_connection import SocketConnection
+from broker.network.socket_connection import SocketConnection
 from formats.amqp_0_10.codes import ErrorCode
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import broker.server
-import broker.socket_connection
-from broker.broker import Broker
-from broker.server import Server
+import broker.network.server
+import broker.network.socket_connection
+from broker.model.broker import Broker
+from broker.network.server import Server
 from formats.amqp_0_10.codes import CloseCode
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.broker.wired_broker import Somebody

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import service_manager
+from broker.process import service_manager
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

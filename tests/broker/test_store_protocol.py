@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-import broker.store_protocol as protocol
-from broker.store_protocol import Store, StoreLine, StoreModule, StoreOf
+import broker.model.store_protocol as protocol
+from broker.model.store_protocol import Store, StoreLine, StoreModule, StoreOf
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.catalogue import BindingEntry
 from store.journal import enqueue_map
 from store.module import Module, PluggedStore
-from store.queue_journal import QueueJournal
-from store.started import StartedQueue
-from store.transactions import Dequeue, Enqueue
+from store.live.queue_journal import QueueJournal
+from store.start.started import StartedQueue
+from store.live.transactions import Dequeue, Enqueue
 
 
 def as_store(store: PluggedStore) -> StoreOf[StartedQueue, QueueJournal, Enqueue, Dequeue]:

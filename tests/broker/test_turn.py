@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.turn import Turn
+from broker.model.turn import Turn
 from tests.support.fake_store import FakeFailedError, HandTurned, Model
 
 Runs = list[list[int]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import (
+from broker.model.errors import (
     InternalError,
     InvalidArgumentError,
     ModelError,
@@ -17,7 +17,7 @@ from broker.errors import (
     PreconditionFailedError,
     ResourceLockedError,
 )
-from broker.wiring import BoundReply
+from broker.model.topology.wiring import BoundReply
 from formats.values import typed_map
 from tests.broker.wired_broker import Somebody, Wired, wired
 

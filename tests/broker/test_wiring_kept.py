@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import broker.removal
-from broker.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
-from broker.one_by_one import OneByOne
+import broker.model.topology.deletion
+from broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
+from broker.model.topology.serial_executor import OneByOne
 from formats.rhm.geometry import Geometry
 from formats.values import typed_map
 from store.errors import StoreError

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from broker.broker import Broker
-from broker.message import PLAIN_HANDLING, Message, Properties, StoredForm
-from broker.queues.consumer import TAKEN_LAST
-from broker.queues.entry import Entry
-from broker.queues.queue import Queue
+from broker.model.broker import Broker
+from broker.model.message import PLAIN_HANDLING, Message, Properties, StoredForm
+from broker.model.queues.consumer import TAKEN_LAST
+from broker.model.queues.entry import Entry
+from broker.model.queues.queue import Queue
 from broker.settings import BrokerSettings
-from broker.store_protocol import Store
-from broker.wiring import Wiring
+from broker.model.store_protocol import Store
+from broker.model.topology.wiring import Wiring
 from formats.values import TypedMap, typed_map
 from store.module import Module
 

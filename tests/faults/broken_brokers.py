@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from broker.broker import Broker
-from broker.errors import ModelError
-from broker.exchanges.exchange import Binding, Exchange
-from broker.kept_wiring import KeptWiring
-from broker.message import Message
-from broker.queues.barriers import NO_LIMIT, Barrier, Barriers
-from broker.queues.entry import Entry
-from broker.queues.queue import Queue
-from broker.transactions.local import LocalTransaction
+from broker.model.broker import Broker
+from broker.model.errors import ModelError
+from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.topology.kept_wiring import KeptWiring
+from broker.model.message import Message
+from broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
+from broker.model.queues.entry import Entry
+from broker.model.queues.queue import Queue
+from broker.model.transactions.local import LocalTransaction
 
 _sound_publish = Broker.publish
 _sound_dequeue = Queue.dequeue

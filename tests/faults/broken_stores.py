@@ -14,14 +14,14 @@ from unittest.mock import patch
 from formats.checksum import extend_crc32c
 from formats.rhm.close_record import ClosedJournal
 from formats.rhm.jinf import JournalInfo
-from store.catalogue import Catalogue
-from store.changes import Changes
-from store.close_record import closed_journal
-from store.flusher import Flusher
-from store.journal.storage import create_journal, remove_journal
-from store.queue_journal import Done, QueueJournal
-from store.store_directory import StoreDirectory
-from store.transactions import Dequeue, Enqueue, Transactions
+from store.catalogue.catalogue import Catalogue
+from store.live.changes import Changes
+from store.recovery.close_record import closed_journal
+from store.live.flusher import Flusher
+from store.journal.write.storage import create_journal, remove_journal
+from store.live.queue_journal import Done, QueueJournal
+from store.catalogue.store_directory import StoreDirectory
+from store.live.transactions import Dequeue, Enqueue, Transactions
 
 
 def _make_journal(self: Changes, path: str, info: JournalInfo) -> None:
@@ -163,7 +163,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
     "xid again before it is forgotten": _one_xid,
     "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),
-    "highest flush recorded": partial(patch, "store.message_store.closed_journal", _closed_with_highest_flush),
+    "highest flush recorded": partial(patch, "store.live.message_store.closed_journal", _closed_with_highest_flush),
     "clean mark not taken away": partial(patch.object, StoreDirectory, "mark", _mark_only_clean),
 }
 """Name -> the context in which a store is broken so."""

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.journal.compaction import Compactor, blocks_in_passing
-from store.journal.flushes import FlushQueue
-from store.journal.live_records import LiveRecords
-from store.journal.space import RingSpace
-from store.journal.step import Step, Write
-from store.journal.version_2_writer import Version2Writer, open_writer
-from store.journal.write_batch import Identity, WriteBatch
-from store.journal.writer_state import WriterState
+from store.journal.write.compaction import Compactor, blocks_in_passing
+from store.journal.write.flushes import FlushQueue
+from store.journal.write.live_records import LiveRecords
+from store.journal.write.space import RingSpace
+from store.journal.write.step import Step, Write
+from store.journal.write.version_2_writer import Version2Writer, open_writer
+from store.journal.write.write_batch import Identity, WriteBatch
+from store.journal.write.writer_state import WriterState
 from tests.faults.journal_harness import JournalLife
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from broker.broker import Broker
-from broker.errors import ModelError
+from broker.model.broker import Broker
+from broker.model.errors import ModelError
 from broker.protocols.amqp_0_10.connection import Phase
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry

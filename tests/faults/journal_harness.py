@@ -19,12 +19,12 @@ from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.journal.resumption import state_of
-from store.journal.space import SIZE_BITS, SIZE_MASK
-from store.journal.step import JournalBusyError, JournalFullError, Step
-from store.journal.storage import JournalStorage, create_journal
-from store.journal.version_2_writer import Version2Writer, open_writer
-from store.journal.write_batch import Identity
+from store.journal.write.resumption import state_of
+from store.journal.write.space import SIZE_BITS, SIZE_MASK
+from store.journal.write.step import JournalBusyError, JournalFullError, Step
+from store.journal.write.storage import JournalStorage, create_journal
+from store.journal.write.version_2_writer import Version2Writer, open_writer
+from store.journal.write.write_batch import Identity
 from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
 
 DIRECTORY: Final = "/jrnl"

@@ -15,13 +15,13 @@ from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.errors import StoreError
-from store.journal.step import JournalError, JournalFailedError, JournalFullError
+from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from store.key_value import CatalogueError
 from store.log_lines import Level, LogLine
-from store.message_store import MessageStore
-from store.queue_journal import Done, QueueJournal
+from store.live.message_store import MessageStore
+from store.live.queue_journal import Done, QueueJournal
 from store.sync.driver import SyncDriver
-from store.transactions import Dequeue, Enqueue
+from store.live.transactions import Dequeue, Enqueue
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_model import (
     BindingModel,

@@ -16,8 +16,8 @@ from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.queue_journal import QueueJournal
-from store.started import RecoveredMessage
+from store.live.queue_journal import QueueJournal
+from store.start.started import RecoveredMessage
 
 
 class BrokenPromiseError(BaseException):

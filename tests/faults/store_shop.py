@@ -10,10 +10,10 @@ from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.log_lines import Level, LogLine
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import OnDamage
-from store.queue_journal import Done, QueueJournal
-from store.transactions import Enqueue
+from store.live.queue_journal import Done, QueueJournal
+from store.live.transactions import Enqueue
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import PATH, SlowSync, TinyParameters, simulated_environment
 

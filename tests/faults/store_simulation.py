@@ -18,7 +18,7 @@ from formats.rhm.geometry import Geometry
 from store.background import InlineBackground
 from store.environment import Environment
 from store.journal.enqueue_map import LIVE
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import StoreParameters
 from store.sync.driver import Completion, SyncDriver, SyncDriverError
 from store.sync.inline import InlineSync
@@ -166,7 +166,7 @@ def simulated_environment(
 @contextmanager
 def tiny_rid_blocks() -> Iterator[None]:
     """Blocks of record ids that are soon used up."""
-    with patch("store.catalogue.RID_BLOCK", RID_BLOCK), patch("formats.catalogue.RID_BLOCK", RID_BLOCK):
+    with patch("store.catalogue.catalogue.RID_BLOCK", RID_BLOCK), patch("formats.catalogue.RID_BLOCK", RID_BLOCK):
         yield
 
 

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.exchanges.arguments import EXCLUSIVE_BINDING
-from broker.exchanges.direct import DirectExchange
-from broker.exchanges.exchange import Exchange
+from broker.model.exchanges.arguments import EXCLUSIVE_BINDING
+from broker.model.exchanges.direct import DirectExchange
+from broker.model.exchanges.exchange import Exchange
 from broker.protocols.amqp_0_10.client_connection import ClientSession
 from formats.values import EMPTY_MAP, typed_map
 from tests.faults.broker_clients import OneSession

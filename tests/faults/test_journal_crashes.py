@@ -12,7 +12,7 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import FIXED_SIZE
 from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.journal.directory import data_path
-from store.journal.step import JournalFailedError
+from store.journal.write.step import JournalFailedError
 from tests.faults.broken_writers import BROKEN
 from tests.faults.journal_harness import DIRECTORY, JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape

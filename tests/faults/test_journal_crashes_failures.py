@@ -12,8 +12,8 @@ from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME
 from store.journal.directory import data_path, open_journal
 from store.journal.recovery import JournalRecovery
-from store.journal.space import SIZE_BITS
-from store.journal.step import JournalFailedError
+from store.journal.write.space import SIZE_BITS
+from store.journal.write.step import JournalFailedError
 from tests.faults.journal_harness import DIRECTORY, DamagedError, JournalLife, content_of, make
 from tests.faults.simulated_disk import SimulatedDisk
 

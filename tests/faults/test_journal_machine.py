@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
-from store.journal.step import JournalFailedError
+from store.journal.write.step import JournalFailedError
 from tests.faults.journal_harness import JournalLife, Model, make
 from tests.faults.simulated_disk import Killed, SimulatedDisk
 

@@ -14,11 +14,11 @@ from formats.broker_records.wiring import decode_queue
 from formats.catalogue import Kind, QueueEntry, decode
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import decode_jinf, encode_jinf
-from store.catalogue import Catalogue
+from store.catalogue.catalogue import Catalogue
 from store.errors import StoreDamagedError
 from store.log_lines import Level
 from store.parameters import OnDamage
-from store.resize import StoreResize
+from store.repair.resize import StoreResize
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_shop import Shop

@@ -15,11 +15,11 @@ from store.disk import OsDisk
 from store.environment import Environment
 from store.errors import StoreError
 from store.key_value import KeyValue
-from store.offline import open_store
+from store.inspect.offline import open_store
 from store.parameters import StoreParameters
-from store.quarantine import Quarantine
-from store.recover.build import check_destination, recover_into
-from store.recover.plan import OrphanPolicy, make_plan
+from store.repair.quarantine import Quarantine
+from store.repair.recover.build import check_destination, recover_into
+from store.repair.recover.plan import OrphanPolicy, make_plan
 from store.sync.inline import InlineSync
 from store.unfinished import RECOVERED, RECOVERING
 from tests.faults.simulated_disk import Call, SimulatedDisk

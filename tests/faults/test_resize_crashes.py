@@ -12,7 +12,7 @@ import pytest
 
 from formats.rhm.geometry import Geometry
 from store.errors import StoreError
-from store.resize import StoreResize, _Built
+from store.repair.resize import StoreResize, _Built
 from store.unfinished import KEPT
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.snapshot_life import SnapshotLife, begin_again, frozen

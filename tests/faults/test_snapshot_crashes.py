@@ -10,10 +10,10 @@ from collections import Counter
 import pytest
 
 from store.errors import StoreError
-from store.journal.step import JournalFullError
-from store.snapshot import Snapshot
-from store.snapshot_copy import copy_snapshot
-from store.store_directory import Found, StoreDirectory
+from store.journal.write.step import JournalFullError
+from store.live.snapshot import Snapshot
+from store.live.snapshot_copy import copy_snapshot
+from store.catalogue.store_directory import Found, StoreDirectory
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.snapshot_life import (
     BACKUP,

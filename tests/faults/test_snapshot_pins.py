@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from formats.rhm.geometry import Geometry
-from store.journal.space import Cut
-from store.journal.step import Step
+from store.journal.write.space import Cut
+from store.journal.write.step import Step
 from tests.faults.journal_harness import JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape
 from tests.faults.simulated_disk import SimulatedDisk

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from store.errors import StoreDamagedError, StoreError
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import OnDamage
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_shop import Shop

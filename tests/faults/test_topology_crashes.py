@@ -19,10 +19,10 @@ import pytest
 
 from formats.catalogue import Kind
 from store.errors import StoreDamagedError, StoreError
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import OnDamage
-from store.topology import batch_of
-from store.topology_log import MirroredKeyValue
+from store.catalogue.topology import batch_of
+from store.catalogue.topology_log import MirroredKeyValue
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.store_harness import StoreLife
 from tests.faults.store_model import BrokenPromiseError, Model
@@ -37,7 +37,7 @@ Database = dict[bytes, bytes]
 @pytest.fixture(autouse=True)
 def tiny() -> Iterator[None]:
     """Little room: a new copy is written after every few changes."""
-    with tiny_rid_blocks(), patch("store.store_directory._LEAST_ROOM", 1024):
+    with tiny_rid_blocks(), patch("store.catalogue.store_directory._LEAST_ROOM", 1024):
         yield
 
 

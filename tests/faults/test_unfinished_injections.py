@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from store.environment import tool_environment
-from store.quarantine import INDEX
+from store.repair.quarantine import INDEX
 from store.writable_disk import OsWritableDisk
 from tests.faults.copied_states import CopyingDisk
 from tests.support.opened_store import OpenedStore

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 
 from store.environment import tool_environment
 from store.errors import StoreError
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import StoreParameters
-from store.resize import StoreResize
+from store.repair.resize import StoreResize
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import dump
 from tests.support.fixtures import snapshot

@@ -21,9 +21,9 @@ from store.background import InlineBackground
 from store.environment import Environment, tool_environment
 from store.key_value import CatalogueError, KeyValue
 from store.log_lines import Level, LogLine
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import StoreParameters
-from store.resize import StoreResize
+from store.repair.resize import StoreResize
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import dump
 from tests.support.fixtures import CopyOpener

@@ -17,7 +17,7 @@ from store.background import InlineBackground
 from store.disk import OsDisk
 from store.environment import Environment
 from store.key_value import KeyValue
-from store.offline import RecoveredStore, open_store
+from store.inspect.offline import RecoveredStore, open_store
 from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.conversion import content_of

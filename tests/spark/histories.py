@@ -15,7 +15,7 @@ from formats.rhm.records import COMMIT_DECISION, MOVED, TRANSIENT, Kind, RecordH
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.format import JournalFormat
 from store.journal.recovery import JournalRecovery
-from store.prepared import prepared_transactions
+from store.recovery.prepared import prepared_transactions
 
 PREPARED_LIST: Final = "TplStore"
 SCHEMA: Final = (

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstor
 
 from formats.rhm.geometry import Geometry
 from store.environment import tool_environment
-from store.layout import UnusableInputError
+from store.inspect.layout import UnusableInputError
 from tests.spark.reading import in_order, records, table
 from tests.support.journal_builder import JournalBuilder
 from tests.support.linear_builder import LinearBuilder

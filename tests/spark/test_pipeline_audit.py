@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from store.disk import OsDisk
-from store.offline import open_store
+from store.inspect.offline import open_store
 from tests.spark.histories import SCHEMA, History, Row, row
 from tests.support.fixtures import StoreOpener
 from tools.size.queues import Wanted, size_queue

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import store.journal.records
-import store.journal.version_2
+import store.journal.ring.version_2
 import tools.spark.stretches
 from formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
 from formats.rhm.records import Kind, RecordHeader, encode_record
-from store.close_record import Closing
+from store.recovery.close_record import Closing
 from store.damage import Damage
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
-from store.journal.linear_directory import open_line
+from store.journal.line.directory import open_line
 from store.journal.records import RecordHeader as AnyRecordHeader
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import GEOMETRIES, History, long_steps

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from formats.bdb import Lsn
-from store import berkeley
-from store.berkeley import BerkeleyEnvironment, find_recovery_program, read_environment
+from store.catalogue import berkeley
+from store.catalogue.berkeley import BerkeleyEnvironment, find_recovery_program, read_environment
 from store.disk import OsDisk
 from tests.formats.bdb_files import Log, one_leaf
 from tests.support.fixtures import LEGACY_STORES, StoreFixture, StoreOpener

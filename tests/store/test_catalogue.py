@@ -27,7 +27,7 @@ from formats.catalogue import (
     RidReservation,
     encode,
 )
-from store.catalogue import Catalogue, CatalogueDamage
+from store.catalogue.catalogue import Catalogue, CatalogueDamage
 from store.key_value import CatalogueError, KeyValue, MapDamage, RocksKeyValue, open_copy
 from tests.support.memory_key_value import MemoryKeyValue
 from tests.support.rocksdb_manifest import record_ends

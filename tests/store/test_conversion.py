@@ -16,19 +16,19 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.catalogue import RID_BLOCK
 from formats.rhm.geometry import PAGE_SIZE, Geometry
 from formats.rhm.jinf import TPL_BASE_NAME
-from store.berkeley import read_environment
-from store.catalogue import Catalogue
-from store.check.check import check_store
-from store.conversion import MARK, mark_converted
+from store.catalogue.berkeley import read_environment
+from store.catalogue.catalogue import Catalogue
+from store.inspect.check.check import check_store
+from store.repair.conversion import MARK, mark_converted
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.key_value import RocksKeyValue
 from store.log_lines import Level, LogLine
-from store.offline import open_store
+from store.inspect.offline import open_store
 from store.parameters import OnDamage
-from store.store_directory import Found
+from store.catalogue.store_directory import Found
 from store.unfinished import CONVERTED
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
@@ -238,7 +238,7 @@ def test_a_message_on_two_queues(old: OldStore, path: Path) -> None:
 
 
 def test_more_messages_than_a_block_of_record_ids(old: OldStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.catalogue.RID_BLOCK", 64)
+    monkeypatch.setattr("store.catalogue.catalogue.RID_BLOCK", 64)
     monkeypatch.setattr("formats.catalogue.RID_BLOCK", 64)
     for number in range(300):
         old.queue("orders", Geometry(4, 1 << 16)).enqueue(b"%d" % number)

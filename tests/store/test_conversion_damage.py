@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-import store.berkeley
+import store.catalogue.berkeley
 from formats.broker_records.wiring import Binding, Exchange, Link, Queue
 from formats.rhm.geometry import Geometry
 from formats.wording import plural
-from store.conversion import convert
+from store.repair.conversion import convert
 from store.disk import OsFile
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError
@@ -205,8 +205,8 @@ def test_a_store_that_does_not_fit_is_refused(old: OldStore, path: Path, monkeyp
     orders.enqueue_many(1000, b"x" * 80)
     old.write(path)
     before = snapshot(path / "rhm")
-    monkeypatch.setattr("store.journal_content.MAX_FILES", 4)
-    monkeypatch.setattr("store.journal_content.MAX_PAGES", 1)
+    monkeypatch.setattr("store.recovery.journal_content.MAX_FILES", 4)
+    monkeypatch.setattr("store.recovery.journal_content.MAX_PAGES", 1)
     expected = r'queue "orders": 1,000 messages of 128,000 bytes do not fit into the largest journal, 4 files of 1 page'
     with pytest.raises(StoreError, match=expected):
         converted(path)

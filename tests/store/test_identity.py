@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
-from store.identity import (
+from store.cluster.identity import (
     NOBODY,
     Identity,
     IdentityError,
@@ -26,7 +26,7 @@ from store.identity import (
     read_identity,
     stores_in,
 )
-from store.store_directory import StoreDirectory
+from store.catalogue.store_directory import StoreDirectory
 from tests.support.opened_store import OpenedStore
 
 CLUSTER = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")

@@ -15,12 +15,12 @@ from store.environment import Environment
 from store.errors import StoreError
 from store.journal.directory import open_journal
 from store.journal.recovery import JournalRecovery
-from store.journal_build import (
+from store.build.journal_build import (
     JournalBuild,
     JournalTooSmallError,
     build_journal,
 )
-from store.journal_content import JournalContent, described, fitting_geometry
+from store.recovery.journal_content import JournalContent, described, fitting_geometry
 from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue

@@ -15,8 +15,8 @@ from formats.qls.file_header import FILE_HEADER_SIZE, encode_file_header
 from formats.rhm.records import Kind
 from store.damage import Damage
 from store.disk import OsDisk
-from store.layout import StoreKind, UnusableInputError
-from store.offline import RecoveredStore, open_store
+from store.inspect.layout import StoreKind, UnusableInputError
+from store.inspect.offline import RecoveredStore, open_store
 from tests.support.linear_builder import LinearBuilder, add_pooled_files, reset_file
 
 KIB = 4  # of data in a file: four 1024-byte records

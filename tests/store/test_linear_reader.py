@@ -11,7 +11,7 @@ from formats.rhm.records import EXTERNAL, TRANSIENT
 from store.damage import Damage
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.journal import Journal
-from store.journal.linear_directory import open_line
+from store.journal.line.directory import open_line
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
 from tests.support.linear_builder import DIRECTORY, LinearBuilder, PlacedRecord

@@ -21,9 +21,9 @@ from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
-from store.measure import Measurement, Spread, measure
-from store.offline import open_store
-from store.threshold import Threshold
+from store.inspect.measure import Measurement, Spread, measure
+from store.inspect.offline import open_store
+from store.journal.write.threshold import Threshold
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import GEOMETRIES, STEPS, History, Step, long_steps

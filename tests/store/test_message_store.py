@@ -14,9 +14,9 @@ from formats.rhm.headers import data_crc
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.step import JournalError, JournalFullError
-from store.queue_journal import QueueJournal
-from store.transactions import Dequeue
+from store.journal.write.step import JournalError, JournalFullError
+from store.live.queue_journal import QueueJournal
+from store.live.transactions import Dequeue
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 ORDERS = Queue("orders", owner="somebody")

@@ -9,7 +9,7 @@ import pytest
 from formats.rhm.records import COMMIT_DECISION, MOVED
 from store.journal.recovery import Outcome
 from store.journal.transaction_map import TransactionMap
-from store.prepared import PreparedTransaction, prepared_transactions
+from store.recovery.prepared import PreparedTransaction, prepared_transactions
 
 XID = b"\x06\x04xid"
 ENQUEUE, DEQUEUE = True, False

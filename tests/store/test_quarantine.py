@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import store.quarantine
+import store.repair.quarantine
 from formats.quarantine_index import IndexProblem, Injection, QuarantineEntry, encode_entry
-from store.quarantine import INDEX, Quarantine, QuarantineError, QuarantineMarks, QuarantineWriter
+from store.repair.quarantine import INDEX, Quarantine, QuarantineError, QuarantineMarks, QuarantineWriter
 from store.writable_disk import OsWritableDisk
 from tests.faults.simulated_disk import Call, SimulatedDisk
 

@@ -24,12 +24,12 @@ from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
-from store.journal.resumption import state_of
-from store.journal.step import JournalBusyError
-from store.prepared import prepared_transactions
-from store.rebuild import Rebuilt, rebuild
+from store.journal.write.resumption import state_of
+from store.journal.write.step import JournalBusyError
+from store.recovery.prepared import prepared_transactions
+from store.build.rebuild import Rebuilt, rebuild
 from store.sync.inline import InlineSync
-from store.taking_up import take_up
+from store.live.taking_up import take_up
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord

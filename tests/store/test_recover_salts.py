@@ -16,9 +16,9 @@ from formats.rhm.records import SALT
 from store.disk import OsDisk
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
-from store.journal.order import RingFile
+from store.journal.ring.order import RingFile
 from store.journal.recovery import JournalRecovery
-from store.recover.salts import _salt_that_adds, restore_salts
+from store.repair.recover.salts import _salt_that_adds, restore_salts
 from tests.support.journal_builder import JournalBuilder
 
 GEOMETRY = Geometry(4, 8192)

@@ -14,7 +14,7 @@ from store.journal.directory import open_journal
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.format import JournalFormat
 from store.journal.recovery import JournalRecovery, OpenTransaction, Outcome
-from store.prepared import prepared_transactions
+from store.recovery.prepared import prepared_transactions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord, Sector
 from tests.support.journal_history import (
     GEOMETRIES,

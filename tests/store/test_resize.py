@@ -11,12 +11,12 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import decode_jinf
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
-from store.journal_content import content_of
+from store.recovery.journal_content import content_of
 from store.parameters import StoreParameters
-from store.resize import StoreResize
-from store.resize_plan import JournalPlan, larger_geometries
-from store.started import RecoveredMessage
-from store.transactions import Dequeue
+from store.repair.resize import StoreResize
+from store.repair.resize_plan import JournalPlan, larger_geometries
+from store.start.started import RecoveredMessage
+from store.live.transactions import Dequeue
 from store.unfinished import KEPT
 from tests.support.fixtures import snapshot
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
@@ -198,7 +198,7 @@ def test_a_journal_too_small_after_all_is_not_made(path: Path, monkeypatch: pyte
     big(path)
     before = snapshot(path / "rhm" / "jrnl")
     with holding(path) as store:
-        monkeypatch.setattr("store.journal_build.JournalContent.fits", lambda *_: True)
+        monkeypatch.setattr("store.build.journal_build.JournalContent.fits", lambda *_: True)
         plans = store.plan(["small", "orders"], lambda *_: LARGER)
         with pytest.raises(StoreError, match=r'^"orders": its messages need .*; nothing was changed$'):
             store.resize(plans)

@@ -18,8 +18,8 @@ from store.errors import StoreDamagedError, StoreError
 from store.journal.directory import RESIZING, open_journal
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.layout import StoreKind, StoreLayout, find_journals
-from store.version_1_resize import (
+from store.inspect.layout import StoreKind, StoreLayout, find_journals
+from store.repair.version_1_resize import (
     BuiltFile,
     TooSmallError,
     build,
@@ -27,7 +27,7 @@ from store.version_1_resize import (
     check_fit,
     read_content,
 )
-from store.version_1_switch import Target, check_place, move, settle
+from store.repair.version_1_switch import Target, check_place, move, settle
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.support.journal_builder import JournalBuilder
 
@@ -324,8 +324,8 @@ def test_what_would_do_does() -> None:
 
 def test_many_flushes_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no flush ends with a sector, each ends with fillers, which are counted."""
-    monkeypatch.setattr("store.version_1_resize._FLUSH_BYTES", 1024)
-    monkeypatch.setattr("store.version_1_resize._MOST_GATHERED", 2048)
+    monkeypatch.setattr("store.repair.version_1_resize._FLUSH_BYTES", 1024)
+    monkeypatch.setattr("store.repair.version_1_resize._MOST_GATHERED", 2048)
 
     def fill(journal: JournalBuilder) -> None:
         journal.enqueue(b"1")

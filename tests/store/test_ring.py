@@ -11,7 +11,7 @@ from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_
 from formats.rhm.geometry import DATA_OFFSET, SECTOR_SIZE, Geometry
 from formats.rhm.records import Kind
 from store.journal.directory import open_journal
-from store.journal.ring import Ring, read_ring
+from store.journal.ring.files import Ring, read_ring
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import (
     History,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry, padded
 from store.journal.format import JournalFormat
-from store.sizing import (
+from store.inspect.sizing import (
     DEFAULT_FILES,
     LARGEST_RING,
     MAX_DEPTH,

@@ -14,10 +14,10 @@ import pytest
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from store.environment import Environment, system_environment, tool_environment
 from store.errors import StoreError
-from store.message_store import MessageStore
-from store.queue_journal import QueueJournal
-from store.snapshot import Snapshot
-from store.snapshot_copy import copy_snapshot
+from store.live.message_store import MessageStore
+from store.live.queue_journal import QueueJournal
+from store.live.snapshot import Snapshot
+from store.live.snapshot_copy import copy_snapshot
 from tests.support.store_lab import GEOMETRY, PARAMETERS, Lab, check_sound, lab, read
 
 ENVIRONMENTS: Final = pytest.mark.parametrize("environment", [tool_environment, system_environment])

@@ -12,9 +12,9 @@ import pytest
 
 from store.disk import OsFile
 from store.errors import StoreError, StoreLockedError
-from store.journal.step import JournalFullError
+from store.journal.write.step import JournalFullError
 from store.key_value import RocksKeyValue
-from store.snapshot_copy import copy_snapshot
+from store.live.snapshot_copy import copy_snapshot
 from store.writable_disk import OsWritableDisk
 from tests.support.store_lab import check_sound, lab, read
 

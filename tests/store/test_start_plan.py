@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from formats.catalogue import QueueEntry
-from store.catalogue import Catalogue
+from store.catalogue.catalogue import Catalogue
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.errors import StoreDamagedError, StoreError
 from store.journal.directory import DELETED
-from store.start_plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
-from store.store_directory import StoreDirectory
+from store.start.plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
+from store.catalogue.store_directory import StoreDirectory
 from store.unfinished import NEW_LIST
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue

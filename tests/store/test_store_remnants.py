@@ -9,15 +9,15 @@ import pytest
 
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.catalogue import QueueEntry
-from store.catalogue import Catalogue
-from store.check.check import check_store
+from store.catalogue.catalogue import Catalogue
+from store.inspect.check.check import check_store
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
-from store.held_directories import HeldDirectories
+from store.live.held_directories import HeldDirectories
 from store.key_value import CatalogueError
 from store.log_lines import Level
-from store.offline import open_store
+from store.inspect.offline import open_store
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from formats.rhm.geometry import DATA_OFFSET, Geometry
 from store.journal import stream as stream_module
-from store.journal.order import RingFile
+from store.journal.ring.order import RingFile
 from store.journal.stream import JournalStream
 from tests.support.memory_disk import BadRegion, MemoryDisk
 

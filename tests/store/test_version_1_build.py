@@ -27,20 +27,20 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, decode_jinf
 from formats.rhm.records import Kind, RecordHeader
-from store.berkeley import read_environment
-from store.check.check import check_store
+from store.catalogue.berkeley import read_environment
+from store.inspect.check.check import check_store
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
 from store.journal.directory import open_journal
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.recovery import JournalRecovery
-from store.journal.version_1_ring import Version1Ring
-from store.journal.version_1_writer import Version1Writer, reserve_blocks, state_of
-from store.journal_content import JournalContent
-from store.offline import open_store
-from store.version_1_catalogue import encode_databases, write_databases
-from store.version_1_journal import (
+from store.journal.write.version_1_ring import Version1Ring
+from store.journal.write.version_1_writer import Version1Writer, reserve_blocks, state_of
+from store.recovery.journal_content import JournalContent
+from store.inspect.offline import open_store
+from store.build.version_1_catalogue import encode_databases, write_databases
+from store.build.version_1_journal import (
     Version1JournalBuild,
     build_version_1_journal,
     fits,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.headers import FIXED_SIZE, data_crc
 from store.journal.format import JournalFormat
-from store.journal.step import JournalFullError, over_threshold
-from store.threshold import enqueue_limit, threshold
+from store.journal.write.step import JournalFullError, over_threshold
+from store.journal.write.threshold import enqueue_limit, threshold
 from tests.support.memory_ring import MemoryRing
 
 ORDERS: Final = ("first", "last", "any", "stuck")

@@ -10,9 +10,9 @@ import pytest
 
 import store.journal
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.journal.flushes import Flush, FlushQueue
-from store.journal.live_records import LiveRecords
-from store.journal.space import RingSpace
+from store.journal.write.flushes import Flush, FlushQueue
+from store.journal.write.live_records import LiveRecords
+from store.journal.write.space import RingSpace
 from tests.support.memory_ring import MemoryRing
 
 PARTS = ("write_batch", "flushes", "space", "live_records", "compaction", "admission", "version_2_writer")

@@ -11,12 +11,12 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.broker import Broker
-from broker.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
-from broker.queues.entry import Entry
-from broker.queues.queue import Queue
+from broker.model.broker import Broker
+from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from broker.model.queues.entry import Entry
+from broker.model.queues.queue import Queue
 from broker.settings import BrokerSettings
-from broker.store_protocol import Done
+from broker.model.store_protocol import Done
 from formats.values import EMPTY_MAP
 from tests.broker.wired_broker import PlainMessage
 

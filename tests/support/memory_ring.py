@@ -9,10 +9,10 @@ from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from formats.rhm.headers import FIXED_SIZE, data_crc
-from store.journal.step import JournalBusyError, JournalFullError, Step
-from store.journal.version_2_writer import open_writer
-from store.journal.write_batch import Identity
-from store.journal.writer_state import WriterState, new_state
+from store.journal.write.step import JournalBusyError, JournalFullError, Step
+from store.journal.write.version_2_writer import open_writer
+from store.journal.write.write_batch import Identity
+from store.journal.write.writer_state import WriterState, new_state
 
 MOST_BUSY: Final = 100  # times in a row that a record may have to wait for a flush
 CLOCK: Final = 1_700_000_000 * 10**9 + 7  # nanoseconds

@@ -11,11 +11,11 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import Environment
 from store.log_lines import LogLine
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import StoreParameters
-from store.queue_journal import QueueJournal
-from store.started import RecoveredMessage
-from store.transactions import Enqueue
+from store.live.queue_journal import QueueJournal
+from store.start.started import RecoveredMessage
+from store.live.transactions import Enqueue
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(

@@ -10,7 +10,7 @@ from formats.broker_records.messages import encode_message
 from formats.qls import records as qls
 from formats.rhm import records as rhm
 from formats.rhm.records import Kind
-from store.quarantine import QuarantineWriter
+from store.repair.quarantine import QuarantineWriter
 from store.writable_disk import OsWritableDisk
 
 SALT: Final = 0x1122334455667788

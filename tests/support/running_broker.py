@@ -61,7 +61,7 @@ class RunningBroker:
         fixed = ("--load-module", "store", "--data-dir", str(self.data_directory), "--port", "0")
         given = (*self.options, *options)
         auth = () if "--auth" in given else ("--auth", "no")
-        return [sys.executable, *self.runner, "-m", "broker.qpidd", *fixed, *auth, *given]
+        return [sys.executable, *self.runner, "-m", "broker.process.qpidd", *fixed, *auth, *given]
 
     def launch(self, *options: str) -> None:
         """Start the process and do not wait for its port."""

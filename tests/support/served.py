@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from broker.broker import Broker
+from broker.model.broker import Broker
 from broker.protocols.stored_messages import restore_message
-from broker.server import Server
+from broker.network.server import Server
 from broker.settings import BrokerSettings
-from broker.socket_connection import SocketConnection
+from broker.network.socket_connection import SocketConnection
 from store.environment import system_environment
 from store.module import PluggedStore
 from store.parameters import StoreParameters

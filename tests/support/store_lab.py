@@ -15,15 +15,15 @@ from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import Environment, tool_environment
-from store.layout import find_layout
+from store.inspect.layout import find_layout
 from store.log_lines import Level, LogLine
-from store.message_store import MessageStore
-from store.offline import OfflineStore
+from store.live.message_store import MessageStore
+from store.inspect.offline import OfflineStore
 from store.parameters import StoreParameters
-from store.queue_journal import QueueJournal
-from store.snapshot import Snapshot
-from store.snapshot_copy import copy_snapshot
-from store.transactions import Dequeue, Enqueue
+from store.live.queue_journal import QueueJournal
+from store.live.snapshot import Snapshot
+from store.live.snapshot_copy import copy_snapshot
+from store.live.transactions import Dequeue, Enqueue
 from tools.qstore_check import command as check
 
 PARAMETERS: Final = StoreParameters(wcache_page_size=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)

@@ -9,10 +9,10 @@ from store.damage import Damage
 from store.environment import Environment, tool_environment
 from store.journal.format import JournalFormat
 from store.journal.recovery import Outcome
-from store.offline import RecoveredStore
-from store.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
-from store.version_1_build import Version1Build, highest_kept_rid
-from store.wiring import Wiring
+from store.inspect.offline import RecoveredStore
+from store.build.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
+from store.build.version_1_build import Version1Build, highest_kept_rid
+from store.catalogue.wiring import Wiring
 from tests.support.conversion import PARAMETERS
 
 

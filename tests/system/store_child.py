@@ -38,11 +38,11 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import system_environment
 from store.journal.enqueue_map import LIVE, PENDING
-from store.journal.step import JournalFullError
-from store.message_store import MessageStore
+from store.journal.write.step import JournalFullError
+from store.live.message_store import MessageStore
 from store.parameters import StoreParameters
-from store.queue_journal import QueueJournal
-from store.transactions import Dequeue, Enqueue
+from store.live.queue_journal import QueueJournal
+from store.live.transactions import Dequeue, Enqueue
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)  # the smallest: laps and relocations come often
 PARAMETERS: Final = StoreParameters(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.data_dir import lock_path
-from broker.pid_file import holder_of
+from broker.process.data_dir import lock_path
+from broker.process.pid_file import holder_of
 from tests.support.raw_connection import ConnectionClosedError
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker

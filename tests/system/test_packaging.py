@@ -14,15 +14,15 @@ from typing import Final
 
 import pytest
 
-from broker.modules import load_store, options_of
-from broker.options.config_file import DEFAULT_FILE
-from broker.options.environment import read_environment
-from broker.options.lookup import Table
-from broker.options.option import Effect, Option, Source
-from broker.options.sources import open_sources, read_sources
-from broker.options.table import GROUPS
-from broker.options.values import Values
-from broker.plan import Plan, make_plan, settings_of
+from broker.process.modules import load_store, options_of
+from broker.process.options.config_file import DEFAULT_FILE
+from broker.process.options.environment import read_environment
+from broker.process.options.lookup import Table
+from broker.process.options.option import Effect, Option, Source
+from broker.process.options.sources import open_sources, read_sources
+from broker.process.options.table import GROUPS
+from broker.process.options.values import Values
+from broker.process.plan import Plan, make_plan, settings_of
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGING: Final = ROOT / "tools" / "packaging"

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from broker.pid_file import holder_of
+from broker.process.pid_file import holder_of
 from broker.security.users import Users
 from formats.values import TypedMap
 from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
@@ -45,7 +45,7 @@ def start(home: Path) -> Iterator[StartQpidd]:
 
     def start_it(*options: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "broker.qpidd", *options],
+            [sys.executable, "-m", "broker.process.qpidd", *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             cwd=ROOT, env=os.environ | {"HOME": str(home)},
         )  # fmt: skip
@@ -131,7 +131,7 @@ def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
     if output is not None:
         os.dup2(os.open(output, os.O_WRONLY), writing)
     ended = subprocess.run(
-        [sys.executable, "-m", "broker.qpidd", "--help"],
+        [sys.executable, "-m", "broker.process.qpidd", "--help"],
         stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     os.close(writing)
@@ -141,7 +141,7 @@ def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
 
 def test_files_do_not_take_the_place_of_what_was_closed(tmp_path: Path) -> None:
     command = (
-        f"exec {sys.executable} -m broker.qpidd -p 0 --data-dir {tmp_path} --log-to-file {tmp_path}/log 0<&- >&- 2>&-"
+        f"exec {sys.executable} -m broker.process.qpidd -p 0 --data-dir {tmp_path} --log-to-file {tmp_path}/log 0<&- >&- 2>&-"
     )
     process = subprocess.Popen(["sh", "-c", command], cwd=ROOT)
     end = time.monotonic() + PATIENCE_SECONDS

@@ -29,7 +29,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start_it(*options: str, **variables: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "broker.qpidd", *options],
+            [sys.executable, "-m", "broker.process.qpidd", *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             cwd=ROOT, env=os.environ | {"HOME": str(tmp_path / "home")} | variables,
         )  # fmt: skip

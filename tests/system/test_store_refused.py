@@ -23,9 +23,9 @@ from formats.rhm.geometry import Geometry
 from store.environment import system_environment, tool_environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
 from store.log_lines import LogLine
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import OnDamage, StoreParameters
-from store.queue_journal import QueueJournal
+from store.live.queue_journal import QueueJournal
 from tests.support.fixtures import StoreOpener
 from tests.system.processes import children_of
 
@@ -302,7 +302,7 @@ def test_nothing_stays_open_where_the_end_of_opening_fails(store: Path, monkeypa
     def full(*arguments: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-    for name in ("store.store_directory.StoreDirectory.mark", "store.catalogue.Catalogue.reserve_rids"):
+    for name in ("store.catalogue.store_directory.StoreDirectory.mark", "store.catalogue.catalogue.Catalogue.reserve_rids"):
         with monkeypatch.context() as patch:
             patch.setattr(name, full)
             before = surroundings()

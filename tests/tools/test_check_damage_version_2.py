@@ -15,7 +15,7 @@ from formats.catalogue import QueueEntry, RidReservation, encode
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import decode_jinf, encode_jinf
-from store.catalogue import Catalogue
+from store.catalogue.catalogue import Catalogue
 from store.key_value import RocksKeyValue
 from tests.support.dump import dump
 from tests.support.known_history import COMMITTING, IN_DOUBT, IN_DOUBT_PUT, IN_DOUBT_TAKE, OUTSTANDING, UNPREPARED

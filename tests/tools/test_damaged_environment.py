@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 
-import store.berkeley
+import store.catalogue.berkeley
 from store.errors import StoreDamagedError
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage

@@ -14,7 +14,7 @@ from formats.broker_records.messages import encode_message
 from formats.rhm.geometry import Geometry
 from formats.rhm.records import EXTERNAL
 from formats.values import typed_map
-from store.offline import open_store
+from store.inspect.offline import open_store
 from tests.support.dump import Dump, dump
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import BadRegion

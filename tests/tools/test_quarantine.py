@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from store.environment import tool_environment
 from store.journal.enqueue_map import LIVE
-from store.quarantine import INDEX
+from store.repair.quarantine import INDEX
 from tests.support.dump import ROOT
 from tests.support.fixtures import snapshot
 from tests.support.opened_store import PARAMETERS, OpenedStore

@@ -13,8 +13,8 @@ from formats.quarantine_index import Injection, QuarantineEntry
 from formats.rhm.geometry import Geometry
 from store.environment import Environment
 from store.errors import StoreError
-from store.message_store import MessageStore
-from store.quarantine import Quarantine, QuarantineError, QuarantineWriter
+from store.live.message_store import MessageStore
+from store.repair.quarantine import Quarantine, QuarantineError, QuarantineWriter
 from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment

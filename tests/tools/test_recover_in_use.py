@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from store.environment import tool_environment
-from store.store_directory import StoreDirectory
+from store.catalogue.store_directory import StoreDirectory
 from tests.support.fixtures import snapshot
 from tests.support.planted_stores import version_2_store
 from tests.support.recover_runs import recover

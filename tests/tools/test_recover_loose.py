@@ -11,7 +11,7 @@ import pytest
 
 from formats.broker_records.messages import encode_message
 from formats.broker_records.wiring import Queue
-from store.catalogue import Catalogue
+from store.catalogue.catalogue import Catalogue
 from tests.support.dump import Line, dump
 from tests.support.fixtures import CopyFactory, CopyOpener, StoreOpener, journal_directory
 from tests.support.known_history import BILLS, OUTSTANDING, UNPAID, UNPREPARED, XIDS

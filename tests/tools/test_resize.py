@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from formats.rhm.geometry import Geometry
 from store.environment import tool_environment
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import StoreParameters
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.opened_store import OpenedStore

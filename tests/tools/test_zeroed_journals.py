@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from formats.broker_records.messages import encode_message
 from formats.rhm import store_file
 from formats.rhm.file_header import FILE_HEADER_SIZE
-from store.catalogue import Catalogue
+from store.catalogue.catalogue import Catalogue
 from store.environment import tool_environment
 from store.errors import StoreDamagedError
 from store.key_value import RocksKeyValue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
+from store.inspect.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.measure import Measurement
+from store.inspect.measure import Measurement
 from tools.dump.objects import transaction_object
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from formats.wording import plural
-from store.check.check import ORPHAN, PREPARED_LIST, StoreCheck
+from store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck
 from store.damage import Damage
 from tools.check.objects import Object, journal_object, store_object, transactions_of
 from tools.console.tables import Column, print_grid

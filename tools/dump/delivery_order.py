@@ -18,7 +18,7 @@ from typing import Final
 from formats.broker_records.message_header import MessageHeader
 from store.journal.journal import Journal
 from store.journal.recovery import OutstandingRecord
-from store.offline import RecoveredQueue
+from store.inspect.offline import RecoveredQueue
 from tools.dump.messages import MessageReader
 from tools.dump.selection import BodyForm
 

@@ -22,8 +22,8 @@ from formats.rhm.records import (
 from formats.rhm.records import RecordHeader as RhmRecordHeader
 from store.damage import Damage
 from store.journal.records import RecordHeader
-from store.offline import RecoveredQueue, RecoveredTransaction
-from store.wiring import StoredBinding
+from store.inspect.offline import RecoveredQueue, RecoveredTransaction
+from store.catalogue.wiring import StoredBinding
 
 Object = dict[str, Any]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from formats.rhm.geometry import BLOCK_SIZE
-from store.journal.step import JournalFullError
+from store.journal.write.step import JournalFullError
 from tools.generate.fleet import IN_DOUBT_RECORDS, FleetSpec, QueuePlan, StoreFormat, queue_source
 from tools.generate.messages import MessageFactory
 from tools.generate.outcome import IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING, Counts, LiveMessage, Sample

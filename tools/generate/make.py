@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from store.prepared import DISTRIBUTED, LOCAL
+from store.recovery.prepared import DISTRIBUTED, LOCAL
 from tools.console.json_lines import JsonLines
 from tools.generate.damage import PlantedDamage, Planter, Target, target
 from tools.generate.fleet import DamageKind, FleetSpec, QueuePlan, StoreFormat, StorePlan, factory, plan_store

@@ -15,12 +15,12 @@ from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import Kind, RecordHeader
 from store.environment import Environment
 from store.journal.directory import data_path
-from store.journal.space import SIZE_BITS
-from store.journal.step import JournalBusyError, JournalFullError
-from store.journal.storage import JournalStorage, create_journal
-from store.journal.version_1_writer import Version1Writer
-from store.journal.writer_state import new_state
-from store.taking_up import take_up
+from store.journal.write.space import SIZE_BITS
+from store.journal.write.step import JournalBusyError, JournalFullError
+from store.journal.write.storage import JournalStorage, create_journal
+from store.journal.write.version_1_writer import Version1Writer
+from store.journal.write.writer_state import new_state
+from store.live.taking_up import take_up
 
 _WRITE_BYTES: Final = 1 << 20  # of one write at most
 _MOST_WAITS: Final = 1000  # for room, of one record

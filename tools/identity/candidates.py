@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.disk import Disk
-from store.offline import open_store
+from store.inspect.offline import open_store
 
 
 class Candidate(NamedTuple):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.data_dir import lock_path
-from broker.pid_file import holder_of
+from broker.process.data_dir import lock_path
+from broker.process.pid_file import holder_of
 from store.environment import Environment
-from store.identity import StoreIdentity
-from store.store_directory import StoreDirectory
+from store.cluster.identity import StoreIdentity
+from store.catalogue.store_directory import StoreDirectory
 from tools.identity.look import check_directory
 
 

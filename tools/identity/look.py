@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 from typing import NamedTuple
 
-from store.cluster_rules import Member
+from store.cluster.rules import Member
 from store.disk import Disk
 from store.environment import Environment
 from store.errors import StoreError
-from store.identity import (
+from store.cluster.identity import (
     STORE_ROOTS,
     Backup,
     Identity,
@@ -19,8 +19,8 @@ from store.identity import (
     read_identity,
     stores_in,
 )
-from store.layout import StoreKind, UnusableInputError, find_layout
-from store.store_directory import StoreDirectory
+from store.inspect.layout import StoreKind, UnusableInputError, find_layout
+from store.catalogue.store_directory import StoreDirectory
 
 
 class UnusableDirectoryError(Exception):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from store.cluster_rules import Verdict
-from store.identity import State
-from store.layout import StoreKind
+from store.cluster.rules import Verdict
+from store.cluster.identity import State
+from store.inspect.layout import StoreKind
 from tools.console.tables import Column, print_grid
 from tools.console.text import printable
 from tools.identity.candidates import Candidate

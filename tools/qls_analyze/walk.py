@@ -36,7 +36,7 @@ from formats.qls.records import (
 )
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import Kind
-from store.journal.linear import LinearRecords
+from store.journal.line.records import LinearRecords
 from store.journal.stream import JournalStream
 from tools.qls_analyze.files import JournalFile
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from store.journal.recovery import Outcome
-from store.offline import RecoveredTransaction
-from store.recover.build import Recovery
-from store.recover.plan import Orphan, PlannedQueue
+from store.inspect.offline import RecoveredTransaction
+from store.repair.recover.build import Recovery
+from store.repair.recover.plan import Orphan, PlannedQueue
 from tools.check.objects import notice_object
 from tools.dump.objects import damage_object, transaction_object
 

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
 from formats.wording import plural
-from store.recover.build import Recovery
-from store.recover.plan import LostBinding
+from store.repair.recover.build import Recovery
+from store.repair.recover.plan import LostBinding
 from tools.check.report import show_damage, show_notices, show_rest
 from tools.console.tables import Column, print_grid
 from tools.console.text import printable

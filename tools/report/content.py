@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Final, NamedTuple
 
-from store.threshold import THRESHOLD_PERCENT
+from store.journal.write.threshold import THRESHOLD_PERCENT
 from tools.figures import FIGURES, label
 
 MAX_QUEUES: Final = 10_000  # in the table; the totals may count more

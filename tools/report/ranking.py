@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from store.threshold import NEAR_PERCENT
+from store.journal.write.threshold import NEAR_PERCENT
 from tools.report.content import QueueReport, Severity
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from formats.rhm.geometry import PAGE_SIZE, Geometry
 from formats.wording import plural
-from store.resize_plan import JournalPlan
+from store.repair.resize_plan import JournalPlan
 from tools.console.tables import Column, print_line, print_table
 from tools.console.text import printable
 from tools.size.amounts import human

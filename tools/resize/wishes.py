@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from formats.rhm.geometry import PAGE_SIZE, Geometry
 from store.disk import Disk
-from store.offline import open_store
-from store.resize_plan import Choose
-from store.sizing import RingSize
+from store.inspect.offline import open_store
+from store.repair.resize_plan import Choose
+from store.inspect.sizing import RingSize
 from tools.size.queues import Wanted, size_queue
 
 

@@ -13,9 +13,9 @@ from formats.rhm.geometry import PAGE_SIZE
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
-from store.measure import Measurement, Spread, measure
-from store.offline import RecoveredQueue
-from store.sizing import JournalSize, JournalTooLargeError, LineSize, MessageProfile, size_for
+from store.inspect.measure import Measurement, Spread, measure
+from store.inspect.offline import RecoveredQueue
+from store.inspect.sizing import JournalSize, JournalTooLargeError, LineSize, MessageProfile, size_for
 from tools.console.tables import Column, print_line, print_table
 from tools.console.text import escape_name, printable
 from tools.figures import percent
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
     Attributes:
         depth: messages; None for as many as are there.
         transaction_depth: operations in a transaction, of messages that came in one.
-        count_dequeues: whether dequeue records take part (`store.sizing`).
+        count_dequeues: whether dequeue records take part (`store.inspect.sizing`).
     """
 
     depth: int | None

@@ -17,9 +17,9 @@ import formats.rhm.records as rhm
 from formats.rhm.geometry import padded
 from formats.rhm.records import EXTERNAL, Kind
 from store.journal.format import JournalFormat
-from store.journal.linear import LinearRecords
+from store.journal.line.records import LinearRecords
 from store.journal.records import RecordHeader
-from store.journal.version_1 import Version1Records
+from store.journal.ring.version_1 import Version1Records
 
 HEAD_SIZE: Final = 40  # bytes that hold the longest header
 LETTERS: Final = {kind >> 24: kind for kind in rhm.RECORD_KINDS}  # the last letter of a magic, in all formats

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from store.disk import Disk, OsDisk
 from store.journal.directory import NotAJournalError
-from store.layout import StoreLayout, UnusableInputError, find_layout
-from store.offline import OfflineStore
+from store.inspect.layout import StoreLayout, UnusableInputError, find_layout
+from store.inspect.offline import OfflineStore
 from tools.spark.columns import OptionError
 from tools.spark.remote_disk import RemoteDisk
 

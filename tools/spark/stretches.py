@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from store.close_record import Closing
+from store.recovery.close_record import Closing
 from store.damage import Damage
 from store.journal.gaps import MOST_DESCRIBED, Gap
 from store.journal.journal import Journal

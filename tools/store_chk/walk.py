@@ -36,9 +36,9 @@ from formats.rhm.records import (
     decode_header,
 )
 from store.disk import Disk
-from store.journal.order import RingFile
+from store.journal.ring.order import RingFile
 from store.journal.stream import JournalStream
-from store.journal.version_1 import Version1Records
+from store.journal.ring.version_1 import Version1Records
 from tools.store_chk.analysis import AnalysedFile, Analysis, read_file_header
 from tools.store_chk.errors import CheckError
 from tools.store_chk.text import Read, file_header_text, record_text

@@ -3,7 +3,7 @@
 A command has up to three segments (command, header, body), each of one frame or of several. Nearly every command that
 comes often is either one frame, or a transfer of exactly three; those are taken from the read buffer as they lie there.
 All others go through `_Partial`, one for each channel, which keeps what has come so far; content stays in the pieces
-that it came in (`broker.content`).
+that it came in (`broker.model.content`).
 
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple, Protocol
 
-from broker.content import Content, Gathering
+from broker.model.content import Content, Gathering
 from formats.amqp_0_10.frames import (
     BODY,
     COMMAND,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from broker.content import Content
+from broker.model.content import Content
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
 from broker.protocols.amqp_0_10.session import Session, State

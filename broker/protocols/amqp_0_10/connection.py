@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
-from broker.content import Buffer, Content
+from broker.model.content import Buffer, Content
 from broker.protocols.amqp_0_10.assembly import Assembler, Budget, FramingError
 from broker.protocols.amqp_0_10.session import Session
 from formats.amqp_0_10.codes import CloseCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from broker.broker import Broker
+from broker.model.broker import Broker
 from broker.protocols.amqp_0_10 import traced_connection
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry

@@ -24,8 +24,8 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from broker.content import Content
-from broker.message import Message, Properties
+from broker.model.content import Content
+from broker.model.message import Message, Properties
 from broker.protocols.amqp_0_10.transfer import MOST_HEADER_BYTES, TransferMessage, read_delivery_properties
 from formats.amqp_0_10.codes import DeliveryMode
 from formats.amqp_0_10.errors import Amqp010Error

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.authorization import Action, ObjectType
+from broker.model.authorization import Action, ObjectType
 from formats.amqp_0_10.commands import encode_result
 from formats.values import EMPTY_MAP
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
-from broker.queues.entry import Entry
+from broker.model.queues.entry import Entry
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.subscription import Subscription

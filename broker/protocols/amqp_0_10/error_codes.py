@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker import errors
+from broker.model import errors
 from formats.amqp_0_10.codes import ErrorCode
 
 _CODES: Final[dict[type[errors.ModelError], ErrorCode]] = {

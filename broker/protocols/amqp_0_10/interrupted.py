@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from broker.content import Content, content_of, pieces_of
-from broker.errors import ResourceLimitExceededError
+from broker.model.content import Content, content_of, pieces_of
+from broker.model.errors import ResourceLimitExceededError
 from broker.protocols.amqp_0_10.assembly import Begun
 from broker.protocols.amqp_0_10.transfer import MOST_HEADER_BYTES, read_delivery_properties, split_header
 from broker.settings import BrokerSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.content import Buffer, Content, LargeContent, pieces_of
+from broker.model.content import Buffer, Content, LargeContent, pieces_of
 from formats.amqp_0_10.frames import (
     BODY,
     COMMAND,

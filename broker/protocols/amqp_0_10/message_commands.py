@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import (
+from broker.model.errors import (
     IllegalArgumentError,
     InvalidArgumentError,
     NotAllowedError,
@@ -29,10 +29,10 @@ from broker.errors import (
 from broker.protocols.amqp_0_10.deliveries import Delivery
 from broker.protocols.amqp_0_10.sequence import wrap_ranges
 from broker.protocols.amqp_0_10.subscription import Subscription
-from broker.queues.argument_table import as_text, shown
-from broker.queues.entry import Entry
-from broker.queues.queue import Queue
-from broker.settlement import Settled, accept, purge, reject, release, subscribe
+from broker.model.queues.argument_table import as_text, shown
+from broker.model.queues.entry import Entry
+from broker.model.queues.queue import Queue
+from broker.model.settlement import Settled, accept, purge, reject, release, subscribe
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_result
 from formats.values import EMPTY_MAP, TypedMap

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from broker.content import Content
+from broker.model.content import Content
 
 MOST_REPLAY_BYTES: Final = 16 * 1024 * 1024  # kept for a resumption before the last command; with more there is none
 

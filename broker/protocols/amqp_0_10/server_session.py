@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.authorization import Action, ObjectType
-from broker.content import Content
-from broker.errors import (
+from broker.model.authorization import Action, ObjectType
+from broker.model.content import Content
+from broker.model.errors import (
     IllegalArgumentError,
     InternalError,
     InvalidArgumentError,
@@ -34,7 +34,7 @@ from broker.errors import (
     ResourceLockedError,
     UnauthorizedError,
 )
-from broker.logs import log_of
+from broker.log.logs import log_of
 from broker.protocols.amqp_0_10 import declarations
 from broker.protocols.amqp_0_10.deliveries import Deliveries
 from broker.protocols.amqp_0_10.error_codes import code_of
@@ -45,17 +45,17 @@ from broker.protocols.amqp_0_10.streaming import StreamingSession
 from broker.protocols.amqp_0_10.subscription import Subscription
 from broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
 from broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
-from broker.queues.entry import ACQUIRED, Entry
-from broker.queues.queue import Queue
-from broker.settlement import unsubscribe
+from broker.model.queues.entry import ACQUIRED, Entry
+from broker.model.queues.queue import Queue
+from broker.model.settlement import unsubscribe
 from formats.amqp_0_10.commands import decode_command
 from formats.amqp_0_10.errors import Amqp010Error
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from broker.exchanges.exchange import Exchange
+    from broker.model.broker import Broker
+    from broker.model.exchanges.exchange import Exchange
     from broker.protocols.amqp_0_10.server_connection import ServerConnection
-    from broker.transactions.local import LocalTransaction
+    from broker.model.transactions.local import LocalTransaction
 
 _LOG: Final = log_of("Protocol")
 

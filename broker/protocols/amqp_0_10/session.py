@@ -25,7 +25,7 @@ from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final, Protocol
 
-from broker.content import Buffer, Content
+from broker.model.content import Buffer, Content
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
 from broker.protocols.amqp_0_10.replay import Replay, Sent

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from broker.content import Buffer, Content
+from broker.model.content import Buffer, Content
 from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
 from broker.protocols.amqp_0_10.session import Session, Transport
 from formats.amqp_0_10.commands import encode_control

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.logs import TRACE, log_of
+from broker.log.logs import TRACE, log_of
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
 from formats.amqp_0_10.errors import Amqp010Error

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import IllegalStateError, ModelError
-from broker.transactions.local import LocalTransaction
+from broker.model.errors import IllegalStateError, ModelError
+from broker.model.transactions.local import LocalTransaction
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.server_session import ServerSession

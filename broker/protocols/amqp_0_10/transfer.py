@@ -20,9 +20,9 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from broker.content import Content, LargeContent
-from broker.errors import InvalidArgumentError
-from broker.message import Handling, Message, Properties, ReplyAddress, StoredForm
+from broker.model.content import Content, LargeContent
+from broker.model.errors import InvalidArgumentError
+from broker.model.message import Handling, Message, Properties, ReplyAddress, StoredForm
 from formats.amqp_0_10.codes import DeliveryMode
 from formats.amqp_0_10.commands import decode_struct, encode_command
 from formats.amqp_0_10.errors import Amqp010Error

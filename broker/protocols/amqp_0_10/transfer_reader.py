@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, Final, TypeAlias
 
-from broker.content import Content
-from broker.message import Handling
+from broker.model.content import Content
+from broker.model.message import Handling
 from broker.protocols.amqp_0_10.transfer import (
     MOST_HEADER_BYTES,
     DeliveryProperties,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log_budget import MAX_LINES, PERIOD_SECONDS
+from broker.log.budget import MAX_LINES, PERIOD_SECONDS
 from broker.security.authentication import Authentication
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.frames import PROTOCOL_HEADER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.memory import MESSAGE_OVERHEAD
+from broker.model.memory import MESSAGE_OVERHEAD
 from broker.protocols.amqp_0_10 import deliveries
 from formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.filled import completed, filled, left, numbered

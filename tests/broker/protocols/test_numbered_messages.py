@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import InvalidArgumentError
+from broker.model.errors import InvalidArgumentError
 from broker.protocols.amqp_0_10.transfer import TransferMessage, restore_transfer
 from broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from formats.amqp_0_10.packing import decode_struct

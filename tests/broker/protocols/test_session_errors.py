@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.errors import ModelError
-from broker.memory import MESSAGE_OVERHEAD
+from broker.model.errors import ModelError
+from broker.model.memory import MESSAGE_OVERHEAD
 from broker.protocols.amqp_0_10.error_codes import code_of
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.errors import InvalidArgumentError
-from broker.message import Message, Properties, ReplyAddress
+from broker.model.errors import InvalidArgumentError
+from broker.model.message import Message, Properties, ReplyAddress
 from broker.protocols.amqp_0_10.conversion import as_transfer
 from broker.protocols.amqp_0_10.transfer import TransferMessage
 from broker.protocols.stored_messages import StoredSections, restore_message

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.content import Buffer, Content, LargeContent, content_of
+from broker.model.content import Buffer, Content, LargeContent, content_of
 from broker.protocols.amqp_0_10.assembly import Assembler
 from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE, content_frames
 from broker.protocols.amqp_0_10.streaming import Stream

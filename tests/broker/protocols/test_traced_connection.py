@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.logs import DEBUG, TRACE
+from broker.log.logs import DEBUG, TRACE
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from broker.protocols.amqp_0_10.traced_connection import FrameLog, TracedConnection
 from formats.amqp_0_10.commands import encode_command, encode_control

@@ -17,7 +17,7 @@ from formats.rhm.records import TAIL_SIZE, Kind
 from store.disk import OsDisk
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader
-from store.offline import open_store
+from store.inspect.offline import open_store
 from tests.support.damage_campaign.damage import Damaged, DamageKind, FileKind
 from tests.support.damage_campaign.stores import CLOSED, LEGACYSTORE, QSTORE, CampaignStore
 

@@ -26,8 +26,8 @@ from formats.broker_records.wiring import Binding, Exchange, GeneralObject, Queu
 from formats.broker_records.xids import encode_dtx_xid
 from formats.values import typed_map
 from store.environment import Environment, tool_environment
-from store.transactions import Dequeue, Enqueue
-from store.version_1_catalogue import encode_databases
+from store.live.transactions import Dequeue, Enqueue
+from store.build.version_1_catalogue import encode_databases
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
 from tests.support.known_history import BILLS, UNPAID
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from store.layout import UnusableInputError
+from store.inspect.layout import UnusableInputError
 from tools.spark.analyze.request import Request, UnusableRequestError
 from tools.spark.arrays import arrow_schema
 from tools.spark.columns import TABLES, OptionError, table_columns

@@ -1,7 +1,7 @@
 """How full each journal was at most, and how large it should be.
 
 What is observed, records' sizes and the deepest that a queue was, comes from Spark; a row for each queue then goes
-through the published formulas (`store.sizing`) on the driver. A journal that has gone round shows only its latest lap:
+through the published formulas (`store.inspect.sizing`) on the driver. A journal that has gone round shows only its latest lap:
 what was before it is not in the figures.
 
     version 1   in use is what lies from the file of the oldest live record to the end; at most that was the longest way
@@ -9,7 +9,7 @@ what was before it is not in the figures.
     version 2   in use are live bytes, and one block more for each message
     linear      no limit
 
-What is in use now, and its limit, are those of `store.threshold`, as in qstore-check; names are those of
+What is in use now, and its limit, are those of `store.journal.write.threshold`, as in qstore-check; names are those of
 `tools.figures`.
 """
 
@@ -24,8 +24,8 @@ from pyspark.sql import functions as sql
 
 from formats.rhm.geometry import PAGE_SIZE, SECTOR_SIZE, Geometry
 from store.journal.format import JournalFormat
-from store.sizing import LOCAL_XID_SIZE, JournalTooLargeError, LineSize, MessageProfile, RingSize, size_for
-from store.threshold import Threshold, threshold
+from store.inspect.sizing import LOCAL_XID_SIZE, JournalTooLargeError, LineSize, MessageProfile, RingSize, size_for
+from store.journal.write.threshold import Threshold, threshold
 from tools.spark.pipeline.depth import depth, peaks
 from tools.spark.pipeline.effects import AT_THE_END, JOURNAL
 from tools.spark.pipeline.lifetimes import data_size

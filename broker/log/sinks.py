@@ -1,0 +1,252 @@
+"""Where the broker's log goes, and what its lines look like.
+
+A line looks like `2026-11-20 12:00:00 [Broker] notice Broker running` (000, B19). It stays on one line whatever a
+client put into it: what cannot be printed is escaped. A line that cannot be written is lost, and keeps nobody from
+working.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, TRACE, LogError, Rules
+from formats.wording import printable
+
+_NAMES: Final = {level: name for name, level in LEVELS.items()}
+_SYSLOG_ADDRESS: Final = "/dev/log"
+_TOP: Final = Path(__file__).parents[1]  # above the packages
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """What a line has besides its text (000, B10 to B17)."""
+
+    time: bool = True
+    level: bool = True
+    category: bool = True
+    source: bool = False
+    thread: bool = False
+    function: bool = False
+    hires_timestamp: bool = False
+    prefix: str = ""
+
+
+class _Formatter(logging.Formatter):
+    """Writes a line as qpidd does."""
+
+    def __init__(self, parts: LineFormat) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record, without the newline."""
+        parts, line = self._parts, self._parts.prefix
+        if parts.time:
+            seconds, fraction = divmod(record.created, 1)
+            line += time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+            line += f".{int(fraction * 1_000_000):06} " if parts.hires_timestamp else " "
+        if parts.category:
+            line += f"[{_category(record)}] "
+        if parts.level:
+            line += _NAMES.get(record.levelno, record.levelname.lower()) + " "
+        if parts.thread:
+            line += f"[{record.thread}] "
+        if parts.source:
+            line += f"{record.filename}:{record.lineno}: "
+        if parts.function:
+            line += f"{_function(record)}: "
+        text = record.getMessage()
+        if record.exc_info:
+            text += ": " + self.formatException(record.exc_info)
+        return line + printable(text)
+
+
+def _category(record: logging.LogRecord) -> str:
+    return record.name if record.name in CATEGORIES else "Unspecified"
+
+
+def _function(record: logging.LogRecord) -> str:
+    """Where a line was written, such as broker.server.Server.listen."""
+    path = Path(record.pathname)
+    parts = path.relative_to(_TOP).with_suffix("").parts if path.is_relative_to(_TOP) else (record.module,)
+    return ".".join((*parts, getattr(record, FUNCTION, record.funcName)))
+
+
+class _RuleFilter(logging.Filter):
+    """Lets those lines pass that the rules show."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__()
+        self._rules = rules
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        function = _function(record) if self._rules.has_functions else ""
+        return self._rules.shows(record.levelno, _category(record), function)
+
+
+# ---- where lines go ----
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """Where lines go (000, B18).
+
+    Attributes:
+        stderr, stdout, syslog: whether they go there.
+        file: the file that they are appended to; None if there is none. It may be renamed at any time: then it is
+            made anew.
+        syslog_name: what syslog knows the broker by.
+        syslog_facility: its facility, as `LOG_DAEMON`.
+    """
+
+    stderr: bool = True
+    stdout: bool = False
+    file: str | None = None
+    syslog: bool = False
+    syslog_name: str = "qpidd"
+    syslog_facility: str = "LOG_DAEMON"
+
+
+class _Quiet(logging.Handler):
+    """A log that cannot be written does not say so on standard error, line by line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the standard library's name)
+        """The line is lost."""
+
+
+class _StreamHandler(_Quiet, logging.StreamHandler[IO[str]]):
+    """Writes to standard output or error."""
+
+
+class _FileHandler(_Quiet, logging.handlers.WatchedFileHandler):
+    """Writes to a file, and to a new one when that is renamed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line. Where a new file is to be opened and cannot be, the line is lost, and the next one tries it."""
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def reopen(self) -> None:
+        """Open the file anew, whether it was renamed or not. Raises OSError; then each line tries it again."""
+        new = self._open()
+        self.acquire()
+        try:
+            old, self.stream = self.stream, new
+            self._statstream()
+        finally:
+            self.release()
+        if old is not None:
+            old.close()
+
+
+class _SyslogHandler(_Quiet, logging.handlers.SysLogHandler):
+    """Writes to syslog."""
+
+    def mapPriority(self, levelName: str) -> str:  # noqa: N802, N803 (the standard library's name)
+        """Syslog's word for a level's name."""
+        return levelName.lower() if levelName in _SYSLOG_LEVELS else "debug"
+
+
+_SYSLOG_LEVELS: Final = ("INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL")
+
+
+def _file_handler(path: str) -> logging.Handler:
+    try:
+        if Path(path).is_fifo():
+            raise LogError(f"{path}: the log cannot be written: it is a FIFO, which would have to be waited for")
+        return _FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: str, error: OSError) -> LogError:
+    return LogError(f"{path}: the log cannot be written: {error.strerror}; see --log-to-file")
+
+
+def _syslog_handler(sinks: Sinks) -> logging.Handler:
+    names = logging.handlers.SysLogHandler.facility_names
+    facility = names.get(sinks.syslog_facility.removeprefix("LOG_").lower())
+    if facility is None:
+        raise LogError(f'"{printable(sinks.syslog_facility)}" is no facility of syslog: see --syslog-facility')
+    if not has_syslog():
+        raise LogError(f"{_SYSLOG_ADDRESS}: there is no syslog here; see --log-to-syslog")
+    handler = _SyslogHandler(_SYSLOG_ADDRESS, facility)
+    handler.ident = f"{sinks.syslog_name}: "
+    return handler
+
+
+def _stream_handlers(stream: IO[str] | None) -> list[logging.Handler]:
+    return [] if stream is None else [_StreamHandler(stream)]  # None: it was closed by who started us
+
+
+class Logging:
+    """The log at work, until it is closed. There is one in a process.
+
+    Args:
+        rules: which lines are shown.
+        sinks: where they go.
+        parts: what a line looks like.
+
+    Raises:
+        LogError: it cannot be written where it should be.
+    """
+
+    def __init__(self, rules: Rules, sinks: Sinks, parts: LineFormat) -> None:
+        self._loggers = [logging.getLogger(category) for category in CATEGORIES]
+        self._handlers: list[logging.Handler] = []
+        if sinks.stderr:
+            self._handlers += _stream_handlers(sys.stderr)
+        if sinks.stdout:
+            self._handlers += _stream_handlers(sys.stdout)
+        try:
+            if sinks.file is not None:
+                self._handlers.append(_file_handler(sinks.file))
+            if sinks.syslog:
+                self._handlers.append(_syslog_handler(sinks))
+        except LogError:
+            self._close_handlers()
+            raise
+        logging.addLevelName(TRACE, "TRACE")
+        logging.addLevelName(NOTICE, "NOTICE")
+        for handler in self._handlers:
+            handler.setFormatter(_Formatter(parts))
+            handler.addFilter(_RuleFilter(rules))
+        for logger in self._loggers:
+            logger.propagate = False
+            logger.setLevel(rules.lowest(logger.name) if self._handlers else OFF)
+            for handler in self._handlers:
+                logger.addHandler(handler)
+
+    def reopen(self) -> None:
+        """Open the log's file anew, if there is one. Raises LogError; then each line tries it again."""
+        for handler in self._handlers:
+            if isinstance(handler, _FileHandler):
+                try:
+                    handler.reopen()
+                except OSError as error:
+                    raise _unwritable(handler.baseFilename, error) from error
+
+    def close(self) -> None:
+        """Nothing is written any more, and the loggers are as they were."""
+        for logger in self._loggers:
+            for handler in self._handlers:
+                logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)
+            logger.propagate = True
+        self._close_handlers()
+
+    def _close_handlers(self) -> None:
+        for handler in self._handlers:
+            handler.close()
+
+
+def has_syslog() -> bool:
+    """Whether there is a syslog that could be written to."""
+    return Path(_SYSLOG_ADDRESS).exists()

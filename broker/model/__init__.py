@@ -1,0 +1,1 @@
+"""The AMQP model: messages, exchanges, queues, transactions and settlement, whatever the protocol."""

@@ -1,0 +1,54 @@
+"""How much a queue holds, and what becomes of a message that is one too many.
+
+    reject      its publisher is refused: resource-limit-exceeded
+
+A queue without a limit has none of these. Source: inventory 003_001, section 3; 004b, 127 and 128.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from broker.model.errors import ResourceLimitExceededError
+
+if TYPE_CHECKING:
+    from broker.model.message import Message
+    from broker.model.queues.queue import Queue
+
+
+class Reject:
+    """Refuses what is one too many.
+
+    Args:
+        max_messages: that the queue holds, those that consumers hold included; 0 for no limit.
+        max_bytes: that they take; 0 for no limit.
+        overhead: bytes that each message counts besides its header and content.
+
+    Attributes:
+        max_messages, max_bytes: as above, `sys.maxsize` for no limit.
+        overhead: as above.
+    """
+
+    __slots__ = ("max_bytes", "max_messages", "overhead")
+
+    def __init__(self, *, max_messages: int = 0, max_bytes: int = 0, overhead: int = 0) -> None:
+        self.max_messages, self.max_bytes = max_messages or sys.maxsize, max_bytes or sys.maxsize
+        self.overhead = overhead
+
+    def check(self, queue: Queue, message: Message) -> None:
+        """Raises ResourceLimitExceededError if the queue has no room for the message."""
+        overhead, count = self.overhead, queue.message_count
+        size = queue.message_bytes + message.size + overhead * count + overhead
+        if size > self.max_bytes or count >= self.max_messages:
+            self.check_all(queue, 1, message.size)
+
+    def check_all(self, queue: Queue, count: int, size: int) -> None:
+        """As `check`, for `count` messages with `size` bytes of headers and content."""
+        if queue.message_count + count > self.max_messages:
+            used = f"{queue.message_count} of {self.max_messages} messages are on it"
+            raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
+        held = queue.message_bytes + self.overhead * queue.message_count
+        if held + size + self.overhead * count > self.max_bytes:
+            used = f"{held} of {self.max_bytes} bytes are used"
+            raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')

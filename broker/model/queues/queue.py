@@ -1,0 +1,483 @@
+"""A queue.
+
+    head -> entry -> entry -> ... -> end          linked in the order in which the messages came
+                       ^ cursor                   no entry before it waits to be delivered
+                              ^ barriers          from the first of them on nothing may be delivered yet
+
+Consumers that can take a message stand in a ring and get one each in turn. A message that comes back (release, a
+session that ends) is again where it was, and the cursor goes back to it. Those who only look on have cursors of their
+own.
+
+A message that a durable queue keeps in its journal may be delivered when its record is on the disk, and none that came
+after it before: that is what `barriers` are for. Everything else may be delivered at once.
+
+Nothing is delivered when a message comes: the queue is put among those that the turn has to serve, and `dispatch` is
+called when all that came with it is in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.model.errors import InternalError, ResourceLimitExceededError
+from broker.model.memory import MESSAGE_OVERHEAD
+from broker.model.queues.barriers import Barrier, Barriers
+from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
+from broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, LEAVING, UNCOMMITTED, Entry, end_entry
+from formats.values import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from broker.model.exchanges.exchange import Exchange
+    from broker.model.message import Message
+    from broker.model.queues.eligibility import NoLocal
+    from broker.model.queues.limits import Reject
+    from broker.model.store_protocol import Store
+    from broker.model.turn import Turn
+
+_new_entry: Final = Entry.__new__
+
+
+class Queue:
+    """A queue of the broker.
+
+    Args:
+        name: its name.
+        turn: serves it.
+        durable: whether it is there after a restart.
+        auto_delete: whether it goes with its last consumer.
+        arguments: of its declaration.
+        store: the store that keeps it; None if it is not kept.
+        journal: its journal in the store; any type that the store likes.
+        limit: how much it holds, and what becomes of what is too much (`limits`); None for no limit.
+        eligibility: which messages it takes (`eligibility`); None for all.
+        clock: seconds since 1970.
+
+    Attributes:
+        name, durable, auto_delete, arguments, store, journal, limit, eligibility: as above.
+        alternate: the exchange that gets what is rejected, and what is left when the queue is deleted.
+        owner: whose it is alone; None if everybody may use it.
+        message_count: messages on it, those that consumers hold included.
+        acquired_count: those that consumers or transactions hold.
+        message_bytes: their headers and content.
+        counted_memory: its `memory` when that was last counted as growth.
+        auto_delete_seconds: how long it stays when it is not used any more, if it is auto-delete.
+        is_deleted: it is gone; nothing can be done with it any more.
+    """
+
+    __slots__ = (
+        "_append", "_barriers", "_browsers", "_clock", "_consumers", "_cursor", "_end", "_head", "_turn", "_waiting",
+        "acquired_count", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "counted_memory", "durable",
+        "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "message_bytes", "message_count", "name",
+        "owner", "store",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        turn: Turn,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: TypedMap = EMPTY_MAP,
+        store: Store | None = None,
+        journal: Any = None,
+        limit: Reject | None = None,
+        eligibility: NoLocal | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name, self.durable, self.auto_delete, self.arguments = name, durable, auto_delete, arguments
+        self.store, self.journal = store, journal
+        self.limit, self.eligibility = limit, eligibility
+        self._append = None if store is None else store.append
+        self._turn, self._clock = turn, clock
+        self.alternate: Exchange | None = None
+        self.owner: object | None = None
+        self.exclusive_consumer: Consumer | None = None
+        self.is_deleted = False
+        self.auto_delete_seconds = 0
+        self.message_count = self.acquired_count = self.message_bytes = self.counted_memory = 0
+        self._head = end_entry(0)
+        self._head.state = GONE
+        self._end = end_entry(1)
+        self._head.next, self._end.previous = self._end, self._head
+        self._cursor = self._end
+        self._barriers = Barriers()
+        self._waiting: deque[Consumer] = deque()
+        self._consumers: list[Consumer] = []
+        self._browsers: list[Consumer] = []
+
+    def __del__(self) -> None:
+        # A queue that was deleted with messages: they are linked both ways, and would stay until they are collected,
+        # which the server has done seldom.
+        for entry in self.entries():
+            del entry.next, entry.previous
+        del self._head.next, self._end.previous
+
+    # ---- messages come ----
+
+    def admits(self, message: Message) -> bool:
+        """Whether the queue takes the message at all; otherwise it is dropped."""
+        return self.eligibility is None or self.eligibility.admits(self, message)
+
+    def keeps(self, message: Message) -> bool:
+        """Whether the message is kept in the queue's journal."""
+        return message.is_persistent and self.journal is not None and self.admits(message)
+
+    def check_room(self, message: Message) -> None:
+        """Raises ResourceLimitExceededError if the queue has no room for the message."""
+        if self.limit is not None and self.admits(message):
+            self.limit.check(self, message)
+
+    def check_room_for(self, count: int, size: int) -> None:
+        """As `check_room`, for `count` messages with `size` bytes of headers and content."""
+        if self.limit is not None:
+            self.limit.check_all(self, count, size)
+
+    def publish(self, message: Message) -> bool:
+        """Put a message at the end, and into the journal if it is kept there.
+
+        Returns:
+            Whether it is promised only when what was written in this turn is on the disk.
+
+        Raises:
+            ResourceLimitExceededError: there is no room for it.
+            The store's `failed_error`, if the journal's disk has failed.
+        """
+        if self.eligibility is not None and not self.eligibility.admits(self, message):
+            return False
+        if self.limit is not None:
+            self.limit.check(self, message)
+        if message.is_persistent and self.journal is not None:
+            assert self._append is not None
+            assert self.store is not None
+            parts, size, crc = message.stored_form()
+            try:
+                rid = self._append.enqueue(self.journal, parts, size, crc)
+            except self.store.full_error as error:
+                raise ResourceLimitExceededError(str(error)) from error
+            self.add_held(message, rid)
+            turn = self._turn
+            turn.written[self] = None
+            turn.journals[self.journal] = None
+            return True
+        self.add(message, 0)
+        return False
+
+    def add(self, message: Message, rid: int) -> Entry:
+        """Put a message at the end; it is in the journal already, or is not to be.
+
+        Raises:
+            MemoryError: nothing was done: all that takes memory comes first.
+        """
+        self._turn.ready[self] = None
+        entry = self._end
+        end = _new_entry(Entry)
+        end.position = entry.position + 1
+        count, size = self.message_count + 1, self.message_bytes + message.size
+        end.state = END
+        end.rid = 0
+        end.is_redelivered = False
+        end.previous = entry
+        entry.next = end
+        entry.message = message
+        entry.rid = rid
+        entry.state = AVAILABLE
+        self._end = end
+        self.message_count, self.message_bytes = count, size
+        return entry
+
+    # ---- what is on the disk may be delivered ----
+
+    def add_held(self, message: Message, rid: int) -> Entry:
+        """As `add`, but it, and what follows, is delivered only when a barrier that is raised after it was lowered."""
+        entry = self.add(message, rid)
+        self._barriers.hold(entry.position)
+        return entry
+
+    def add_uncommitted(self, message: Message, rid: int) -> Entry:
+        """As `add`, but nobody sees it before `commit`."""
+        entry = self.add(message, rid)
+        entry.state = UNCOMMITTED
+        return entry
+
+    def commit(self, entry: Entry) -> None:
+        """The transaction that brought it is committed."""
+        if entry.rid == 0 and not self.admits(entry.message):
+            self.remove(entry)
+        else:
+            entry.state = AVAILABLE
+
+    def raise_barrier(self) -> Barrier:
+        """What was added and held so far is waited for, until `lower` is called with this."""
+        return self._barriers.raise_held()
+
+    def raise_barrier_at_end(self) -> Barrier:
+        """What is added from now on is waited for, until `lower` is called with this."""
+        return self._barriers.raise_at(self._end.position)
+
+    def lower(self, barrier: Barrier) -> None:
+        """What the barrier was for is on the disk."""
+        self._barriers.lower(barrier)
+        self._turn.ready[self] = None
+        self._turn.schedule()
+
+    # ---- messages go ----
+
+    def dequeue(self, entry: Entry) -> bool:
+        """A message that somebody had acquired is done with; if it is gone already, nothing happens.
+
+        Returns:
+            Whether its removal is promised only when what was written in this turn is on the disk.
+
+        Raises:
+            InternalError: its journal cannot be written. Then it stays acquired.
+        """
+        if entry.state != ACQUIRED:
+            return False  # it was moved, or is being moved, since the queue is about to be deleted
+        rid = entry.rid
+        if rid:
+            assert self._append is not None
+            assert self.store is not None
+            try:
+                self._append.dequeue(self.journal, rid)
+            except self.store.errors as error:
+                raise InternalError(str(error)) from error
+            self._turn.journals[self.journal] = None
+        self.acquired_count -= 1
+        self.remove(entry)
+        return rid != 0
+
+    def remove(self, entry: Entry) -> None:
+        """Unlink an entry. It must not count as acquired any more."""
+        previous, following = entry.previous, entry.next
+        previous.next, following.previous = following, previous
+        entry.state = GONE
+        self.message_count -= 1
+        self.message_bytes -= entry.message.size
+        if entry is self._cursor:
+            self._cursor = following
+        if self._browsers:
+            for browser in self._browsers:
+                if browser.cursor is entry:
+                    browser.cursor = following
+        del entry.next, entry.previous  # or one that is still looked at would keep all that came after it
+
+    def acquire(self, entry: Entry) -> bool:
+        """Take the message of an entry that was looked at. False if somebody else has it."""
+        if entry.state != AVAILABLE:
+            return False
+        entry.state = ACQUIRED
+        self.acquired_count += 1
+        return True
+
+    def release(self, entry: Entry, *, is_redelivered: bool) -> None:
+        """An acquired message is to be delivered again, from its old place."""
+        if entry.state != ACQUIRED:
+            return
+        entry.state = AVAILABLE
+        self.acquired_count -= 1
+        if is_redelivered:
+            entry.is_redelivered = True
+        if entry.position < self._cursor.position:
+            self._cursor = entry
+        self._turn.ready[self] = None
+        self._turn.schedule()
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in order; the one that was yielded last may be removed meanwhile.
+
+        No copy is made: a queue can be emptied when there is no memory left.
+        """
+        entry = self._head.next
+        while entry.state != END:
+            following = entry.next
+            yield entry
+            entry = following
+
+    def available(self) -> Iterator[Entry]:
+        """The entries that nobody has acquired."""
+        return (entry for entry in self.entries() if entry.state == AVAILABLE)
+
+    def outstanding(self) -> Iterator[Entry]:
+        """The entries whose messages wait, or are acquired and not settled."""
+        return (entry for entry in self.entries() if entry.state in (AVAILABLE, ACQUIRED))
+
+    def delivered_rids(self) -> list[int]:
+        """Record ids of the messages that were delivered, to be marked if they come back after a restart."""
+        held = (ACQUIRED, LEAVING)
+        return [each.rid for each in self.entries() if each.rid and (each.is_redelivered or each.state in held)]
+
+    def purge(self, most: int = 0) -> tuple[int, bool]:
+        """Remove the messages that wait, at most `most` of them unless that is 0.
+
+        Returns:
+            How many; and whether some of them are promised to be gone only when what was written is on the disk.
+
+        Raises:
+            InternalError: as `dequeue`.
+        """
+        count, is_written = 0, False
+        for entry in self.available():
+            if most and count == most:
+                break
+            self.acquire(entry)
+            is_written = self.dequeue(entry) or is_written
+            count += 1
+        return count, is_written
+
+    def expire(self) -> int:
+        """Remove the messages that wait and have expired. Returns how many."""
+        now, count = self._clock(), 0
+        for entry in self.available():
+            if 0 < entry.message.expires_at <= now:
+                self._drop_expired(entry)
+                count += 1
+        if count:
+            self._turn.schedule()
+        return count
+
+    def _drop_expired(self, entry: Entry) -> None:
+        self.acquire(entry)
+        with contextlib.suppress(InternalError):  # it stays acquired, so that nobody gets it
+            self.dequeue(entry)
+
+    # ---- consumers ----
+
+    @property
+    def consumer_count(self) -> int:
+        """How many subscriptions it has."""
+        return len(self._consumers) + len(self._browsers)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that its messages take, as the broker's ceiling counts them."""
+        return self.message_bytes + MESSAGE_OVERHEAD * self.message_count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is on it."""
+        return self.message_count == 0
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody uses it: it has no owner, and no subscriptions."""
+        return self.owner is None and not self._consumers and not self._browsers
+
+    def has_taker(self) -> bool:
+        """Whether a consumer can take one more message now, when what waits was given to those who can take it."""
+        self.dispatch()
+        return any(consumer.has_credit for consumer in self._consumers)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Offer messages to one more, when `wake` has been called for it."""
+        consumer.is_waiting = False
+        if consumer.acquires:
+            self._consumers.append(consumer)
+        else:
+            consumer.cursor = self._head.next
+            self._browsers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """One is gone."""
+        if consumer.acquires:
+            self._consumers.remove(consumer)
+            if consumer.is_waiting:
+                self._waiting.remove(consumer)
+        else:
+            self._browsers.remove(consumer)
+            del consumer.cursor  # or it would keep the message there for as long as its session knows it
+        consumer.is_waiting = False
+        if self.exclusive_consumer is consumer:
+            self.exclusive_consumer = None
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer can take messages."""
+        if consumer.is_waiting:
+            return
+        consumer.is_waiting = True
+        if consumer.acquires:
+            self._waiting.append(consumer)
+        self._turn.ready[self] = None
+        self._turn.schedule()
+
+    def deleted(self) -> list[Consumer]:
+        """The queue is gone. Returns the consumers that it had, which are to be told."""
+        self.is_deleted = True
+        consumers = self._consumers + self._browsers
+        for consumer in consumers:
+            self.remove_consumer(consumer)
+        return consumers
+
+    # ---- delivery ----
+
+    def dispatch(self) -> None:
+        """Give messages to consumers, as long as there are both."""
+        for browser in list(self._browsers):
+            if browser.is_waiting:
+                self._show(browser)
+        waiting = self._waiting
+        if waiting:
+            self._skip_taken()
+        passed_over: Entry | None = None
+        while waiting:
+            entry = self._cursor
+            state = entry.state
+            if state == END or entry.position >= self._barriers.limit:
+                break
+            self._cursor = entry.next
+            if state != AVAILABLE:
+                continue
+            if entry.message.expires_at and entry.message.expires_at <= self._clock():
+                self._drop_expired(entry)
+                continue
+            if not self._give(entry, waiting) and passed_over is None:
+                passed_over = entry
+        if passed_over is not None and passed_over.state == AVAILABLE:
+            self._cursor = passed_over
+
+    def _skip_taken(self) -> None:
+        entry = self._cursor
+        while entry.state == ACQUIRED:
+            entry = entry.next
+        self._cursor = entry
+
+    def _give(self, entry: Entry, waiting: deque[Consumer]) -> bool:
+        """Give the message to the next consumer that takes it. Whether one did."""
+        entry.state = ACQUIRED
+        self.acquired_count += 1
+        for _ in range(len(waiting)):
+            consumer = waiting[0]
+            result = consumer.deliver(entry)
+            if result == TAKEN:
+                if len(waiting) > 1:
+                    waiting.rotate(-1)
+                return True
+            if result == NOT_FOR_ME:
+                waiting.rotate(-1)
+                continue
+            waiting.popleft()
+            consumer.is_waiting = False
+            if result != REFUSED:
+                return True
+        entry.state = AVAILABLE
+        self.acquired_count -= 1
+        return False
+
+    def _show(self, browser: Consumer) -> None:
+        """Let one who looks on see what it has not seen."""
+        while browser.is_waiting:
+            entry = browser.cursor
+            if entry.state == END or entry.position >= self._barriers.limit:
+                return
+            if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= self._clock()):
+                result = browser.deliver(entry)
+                if result == REFUSED:
+                    browser.is_waiting = False
+                    return
+                if result not in (TAKEN, NOT_FOR_ME):
+                    browser.is_waiting = False
+            browser.cursor = entry.next if entry.state != GONE else browser.cursor

@@ -1,0 +1,1 @@
+"""The topology: exchanges, queues and bindings are created, changed and deleted here."""

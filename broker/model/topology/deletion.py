@@ -1,0 +1,143 @@
+"""How a queue goes.
+
+    1. it leaves the broker's queues and all exchanges: no message comes any more
+    2. its messages, those that consumers hold included, move to the alternate exchange: each is kept there before it
+       leaves the queue, and one that no queue wants is dropped
+    3. its consumers are taken off, and it is marked as deleted: nothing is appended to its journal any more
+    4. the store deletes it, with its journal and bindings: from here on it is gone for good
+    5. its consumers are told
+
+If 2 or 4 fails, everything is as it was before, but for the messages that have moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from broker.model.errors import InternalError, ModelError
+from broker.model.exchanges.default import DefaultExchange
+from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.topology.kept_wiring import KeptWiring
+from broker.model.queues.entry import Entry
+from broker.model.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from broker.model.broker import Broker
+
+#: So many messages move at once; then others have their turn.
+MOVED_AT_ONCE: Final = 1000
+
+
+class QueueRemoval:
+    """Removes the queues of one broker.
+
+    Args:
+        broker: the broker.
+        kept: what its store keeps.
+    """
+
+    def __init__(self, broker: Broker, kept: KeptWiring) -> None:
+        self._broker, self._kept = broker, kept
+
+    async def remove(self, queue: Queue) -> list[Exchange]:
+        """Remove a queue. Returns the exchanges that it was bound to.
+
+        Raises:
+            ResourceLimitExceededError: there is no room for its messages where they are to go.
+            InternalError: the store fails.
+        """
+        left = self._leave(queue)
+        try:
+            if queue.alternate is not None:
+                await self._move_messages(queue, queue.alternate)
+            await self._delete(queue)
+        except BaseException:
+            self._return(queue, left)
+            raise
+        return list(left)
+
+    # ---- exchanges ----
+
+    def _leave(self, queue: Queue) -> dict[Exchange, list[Binding]]:
+        broker = self._broker
+        del broker.queues[queue.name]
+        self._forget(queue)
+        left = ((exchange, exchange.unbind_queue(queue)) for exchange in broker.exchanges.values())
+        return {exchange: bindings for exchange, bindings in left if bindings}
+
+    def _return(self, queue: Queue, left: dict[Exchange, list[Binding]]) -> None:
+        self._broker.queues[queue.name] = queue
+        for exchange, bindings in left.items():
+            for binding in bindings:
+                exchange.add(binding)
+
+    def _forget(self, queue: Queue) -> None:
+        default = self._broker.exchanges[""]
+        assert isinstance(default, DefaultExchange)
+        default.forget(queue.name)
+
+    # ---- messages ----
+
+    async def _move_messages(self, queue: Queue, exchange: Exchange) -> None:
+        while entries := list(islice(queue.outstanding(), MOVED_AT_ONCE)):
+            failures = await self._move(queue, entries, exchange)
+            if failures:
+                raise failures.pop(0)  # an error that is kept by a frame that it has passed would stay, with the queue
+            await asyncio.sleep(0)
+
+    async def _move(self, queue: Queue, entries: list[Entry], exchange: Exchange) -> list[ModelError]:
+        """Move messages. What fails stays, and so does all that would come after it."""
+        broker = self._broker
+        refusals: tuple[type[Exception], ...] = (ModelError, *(() if broker.store is None else broker.store.errors))
+        failures: list[ModelError] = []
+        acquired: set[Entry] = set()  # here, and not by a consumer, who keeps what cannot be moved
+        moving: list[tuple[Entry, asyncio.Future[Exception | None]]] = []
+        for entry in entries:
+            if queue.acquire(entry):
+                acquired.add(entry)
+            moved: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+            try:
+                broker.move(queue, entry, exchange, partial(_resolve, moved))
+            except refusals as error:
+                if entry in acquired:
+                    queue.release(entry, is_redelivered=False)
+                failures.append(_told(error))
+                break
+            moving.append((entry, moved))
+        for entry, moved in moving:
+            failure = await moved
+            if failure is not None:
+                if entry in acquired:
+                    queue.release(entry, is_redelivered=False)
+                failures.append(_told(failure))
+        return failures
+
+    # ---- the queue ----
+
+    async def _delete(self, queue: Queue) -> None:
+        exclusive = queue.exclusive_consumer
+        consumers = queue.deleted()
+        try:
+            await self._kept.delete_queue(queue)
+        except BaseException:
+            queue.is_deleted = False
+            for consumer in consumers:
+                queue.add_consumer(consumer)
+                queue.wake(consumer)
+            queue.exclusive_consumer = exclusive
+            raise
+        for consumer in consumers:
+            consumer.queue_deleted()
+
+
+def _told(error: Exception) -> ModelError:
+    """What whoever asked is told: one that has passed no frame yet, for this one is kept."""
+    return type(error)(str(error)) if isinstance(error, ModelError) else InternalError(str(error))
+
+
+def _resolve(moved: asyncio.Future[Exception | None], error: Exception | None) -> None:
+    if not moved.done():
+        moved.set_result(error)

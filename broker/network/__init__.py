@@ -1,0 +1,1 @@
+"""The broker on the network: listeners, sockets and backpressure."""

@@ -1,0 +1,139 @@
+"""Options in a file (000, A4 and A5; 003, section 16).
+
+    # a comment, and blank lines
+    name=value              blanks around both are passed over
+    name="value"            quoted: with blanks at its ends, or a # in it
+    daemon=yes              flags are yes (true, 1), or no
+
+Names are those of the command line without the dashes, each on a line of its own. A `#` at the beginning of a line, or
+after a blank, begins a comment. What is no option is no error: a file may be made for a qpidd with other modules.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from broker.process.options.option import OptionError, shown
+from formats.wording import printable
+
+DEFAULT_FILE: Final = "/etc/qpidd.conf"
+"""000, A4."""
+
+MAX_BYTES: Final = 1 << 20
+
+_COMMENT: Final = re.compile(r"(?:^|\s)#")
+_NAME: Final = re.compile(r'[^\s"#]+')
+_FIRST_WORD: Final = re.compile(r"[^\s=:]+")
+
+
+class Entry(NamedTuple):
+    """An option in a source of options.
+
+    Attributes:
+        name: the option's, without dashes.
+        text: its value.
+        place: where it stands, for errors.
+    """
+
+    name: str
+    text: str
+    place: str
+
+
+class ConfigFile(NamedTuple):
+    """What a file says.
+
+    Attributes:
+        entries: its options, in order.
+        warnings: a line for each thing about it that somebody should know.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def read_config_file(path: str, *, is_optional: bool) -> ConfigFile:
+    """Read a file of options.
+
+    Args:
+        path: the file.
+        is_optional: whether it is no error if there is none.
+
+    Raises:
+        OptionError: it cannot be read, is no file of options, or has a line that is none.
+    """
+    where = printable(path)
+    try:
+        data, warnings = _contents(path, where)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if is_optional:
+            return ConfigFile()
+        raise OptionError(f"{where}: the configuration file cannot be read: {error.strerror}; see --config") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise OptionError(f"{where}: the configuration file cannot be read: {reason}; see --config") from None
+    if b"\0" in data:
+        raise OptionError(f"{where}: this is no configuration file: it has a NUL at byte {data.index(0)}; see --config")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise OptionError(
+            f"{where}: this is no configuration file: it is no UTF-8 at byte {error.start}; see --config"
+        ) from None
+    return ConfigFile(tuple(_entries(text, where)), warnings)
+
+
+def _contents(path: str, where: str) -> tuple[bytes, tuple[str, ...]]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe is not waited for
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OptionError(f"{where}: this is no configuration file, but a directory or a device; see --config")
+        data = bytearray()
+        while len(data) <= MAX_BYTES and (more := os.read(descriptor, MAX_BYTES + 1 - len(data))):
+            data += more
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_BYTES:
+        raise OptionError(f"{where}: this is no configuration file: it has more than {MAX_BYTES:,} bytes; see --config")
+    warnings = []
+    if status.st_uid not in (0, os.geteuid()):
+        warnings.append(
+            f"{where}: the configuration file belongs to user {status.st_uid}, who decides what the broker does"
+        )
+    if status.st_mode & stat.S_IWOTH:
+        warnings.append(f"{where}: the configuration file can be written by everybody; take that from it: chmod o-w")
+    return bytes(data), tuple(warnings)
+
+
+def _entries(text: str, where: str) -> Iterator[Entry]:
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        name, equals, rest = (part.strip() for part in stripped.partition("="))
+        value = _value(rest)
+        if not equals or value is None or not _NAME.fullmatch(name):
+            raise OptionError(f'{where}, line {number}: "{_beginning(stripped)}" is not name=value')
+        yield Entry(name, value, f"{where}, line {number}: {shown(name)}")
+
+
+def _beginning(line: str) -> str:
+    """The first word of a line: what follows may be a password."""
+    found = _FIRST_WORD.match(line)
+    word = found[0] if found else ""
+    return shown(word) if word == line else shown(word) + "…"
+
+
+def _value(text: str) -> str | None:
+    """The value that stands behind `=`, without quotes and comment; None if it is none."""
+    if text.startswith('"'):
+        value, quote, rest = text[1:].partition('"')
+        is_whole = quote and (not rest.strip() or rest.strip().startswith("#"))
+        return value if is_whole else None
+    comment = _COMMENT.search(text)
+    return text if comment is None else text[: comment.start()].rstrip()

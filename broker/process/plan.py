@@ -1,0 +1,166 @@
+"""What a broker is asked to do: its options, read from everywhere, and what follows from them.
+
+The order: the environment and the configuration file are opened, which needs no more of the command line than
+`--config`; the modules that they name are found; only then is it known what options there are, and all is read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.process.data_dir import default_data_directory
+from broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
+from broker.log.logs import LogError, Rules, enabled_rules, parse_rule
+from broker.model.memory import default_ceiling
+from broker.process.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
+from broker.process.options.lookup import Table
+from broker.process.options.option import OptionError
+from broker.process.options.sources import open_sources, read_sources
+from broker.process.options.table import GROUPS
+from broker.process.options.values import Values
+from broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings
+from broker.model.store_protocol import StoreModule
+
+_STREAMS: Final = ("stderr", "stdout", "syslog")
+"""What `log-output` may name instead of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for.
+
+    Attributes:
+        values: all options.
+        table: the options that there are.
+        module: the store that is loaded; None if none is.
+        module_values: the store's options that were given.
+        warnings: what somebody should know, a line for each.
+    """
+
+    values: Values
+    table: Table
+    module: StoreModule | None
+    module_values: Mapping[str, str]
+    warnings: Sequence[str]
+
+    @property
+    def is_daemon(self) -> bool:
+        """Whether the broker is to be a daemon."""
+        return self.values.switch("daemon")
+
+    @property
+    def data_directory(self) -> str | None:
+        """The data directory; None if there is to be none."""
+        if self.values.switch("no-data-dir"):
+            return None
+        return self.values.text("data-dir") or default_data_directory(is_daemon=self.is_daemon)
+
+
+def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> Plan:
+    """The plan that a command line and the environment make, with the file that they name.
+
+    Raises:
+        OptionError: it cannot be understood, or not be done.
+        ModuleError: a module cannot be loaded.
+    """
+    sources = open_sources(arguments, variables)
+    directory = sources.module_directory()
+    found = ModulesFound() if directory is None else modules_in(directory)
+    module = load_store([*sources.modules(), *found.names])
+    added = None if module is None else options_of(module)
+    table = Table(GROUPS, options_elsewhere()) if added is None else Table((*GROUPS, added.group))
+    said = read_sources(sources, table)
+    values = Values(table, said.given)
+    values.check()
+    _check_rules(values)
+    module_values = {} if added is None else added.given(said.given)
+    return Plan(values, table, module, module_values, [*said.warnings, *found.warnings])
+
+
+def _check_rules(values: Values) -> None:
+    for one in (*values.given("log-enable"), *values.given("log-disable")):
+        try:
+            parse_rule(one.text)
+        except LogError as error:
+            raise OptionError(f"{one.place}: {error}") from None
+
+
+def start_logging(values: Values, *, is_daemon: bool) -> Logging:
+    """The log, as the options want it.
+
+    Raises:
+        OptionError: two files are named.
+        LogError: the log cannot be written.
+    """
+    rules = Rules(enabled_rules(values.texts("log-enable"), trace=values.switch("trace")), values.texts("log-disable"))
+    parts = LineFormat(
+        time=values.switch("log-time"),
+        level=values.switch("log-level"),
+        category=values.switch("log-category"),
+        source=values.switch("log-source"),
+        thread=values.switch("log-thread"),
+        function=values.switch("log-function"),
+        hires_timestamp=values.switch("log-hires-timestamp"),
+        prefix=values.text("log-prefix") or "",
+    )
+    return Logging(rules, _sinks(values, is_daemon=is_daemon), parts)
+
+
+def has_lost_log(values: Values) -> bool:
+    """Whether a daemon's log goes nowhere, without anybody having said so: there is no syslog, and no file is named."""
+    sinks = _sinks(values, is_daemon=True)
+    return sinks.file is None and not sinks.syslog and not values.is_given("log-to-syslog")
+
+
+def _sinks(values: Values, *, is_daemon: bool) -> Sinks:
+    output, file = values.text("log-output"), values.text("log-to-file")
+    if output is not None and output not in _STREAMS:
+        if file not in (None, output):
+            raise OptionError("--log-output and --log-to-file name two files; give one of them")
+        file = output
+
+    def goes_to(stream: str, *, otherwise: bool) -> bool:
+        if values.is_given(f"log-to-{stream}"):
+            return values.switch(f"log-to-{stream}")
+        return otherwise if output is None else stream == output
+
+    return Sinks(
+        stderr=goes_to("stderr", otherwise=True) and not is_daemon,
+        stdout=goes_to("stdout", otherwise=False) and not is_daemon,
+        file=file,
+        syslog=goes_to("syslog", otherwise=is_daemon and file is None and has_syslog()),
+        syslog_name=values.word("syslog-name"),
+        syslog_facility=values.word("syslog-facility"),
+    )
+
+
+def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
+    """The broker's settings, by its options. No message may be larger than a quarter of the memory ceiling."""
+    given = values.size("broker-memory")
+    memory = default_ceiling() if given is None else given
+    most_bytes = memory // 4 or sys.maxsize
+    return BrokerSettings(
+        port=values.number("port"),
+        interfaces=values.texts("interface") or LOOPBACK,
+        backlog=values.number("connection-backlog"),
+        data_directory=data_directory,
+        auth=values.switch("auth"),
+        realm=values.word("realm"),
+        user_file=values.text("user-file"),
+        max_connections=values.number("max-connections"),
+        negotiate_seconds=values.number("max-negotiate-time") / 1000,
+        max_message_bytes=min(values.number("max-message-size"), most_bytes),
+        max_unfinished_bytes=min(MAX_UNFINISHED_BYTES, most_bytes),
+        memory_bytes=memory,
+        queue_limit_bytes=values.number("default-queue-limit"),
+        enable_timestamp=values.switch("enable-timestamp"),
+        tcp_nodelay=values.switch("tcp-nodelay"),
+        queue_purge_seconds=values.seconds("queue-purge-interval"),
+        flow_stop_percent=values.number("default-flow-stop-threshold"),
+        flow_resume_percent=values.number("default-flow-resume-threshold"),
+        event_threshold_percent=values.number("default-event-threshold-ratio"),
+        default_message_group=values.word("default-message-group"),
+    )

@@ -1,0 +1,219 @@
+"""Builds a whole store of version 2 of what was recovered of another one: what conversion and recovery share.
+
+    catalogue       queues, exchanges, bindings and general objects
+    journals        every outstanding message with its data, in the order in which it was recovered. In version 1 a
+                    message has one record id on all of its queues, and the order is that of the journal; in version 2
+                    each record has its own, and their order is the queue's. So all get new ones
+    transactions    what is in doubt stays in doubt: open in the journals, with its prepare record in the prepared list
+
+Which queues, under which numbers, is the caller's to say, and what is told of it the watcher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from formats.broker_records.wiring import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    encode_binding,
+    encode_exchange,
+    encode_general,
+    encode_queue,
+)
+from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from store.background import InlineBackground
+from store.catalogue.catalogue import Catalogue
+from store.damage import Damage
+from store.environment import Environment
+from store.journal.journal import Journal
+from store.journal.recovery import JournalRecovery
+from store.journal.write.storage import remove_journal
+from store.build.journal_build import build_fitting
+from store.build.journal_bulk import BulkBuild
+from store.recovery.journal_content import JournalContent, content_at_most
+from store.parameters import StoreParameters
+from store.recovery.prepared import DISTRIBUTED
+from store.build.queue_copy import CopyTarget, NewRecordIds, QueueCopy
+from store.live.queue_journal import TPL_NAME
+from store.live.rids import RecordIds
+from store.catalogue.store_directory import StoreDirectory
+from store.live.taking_up import journal_info
+
+
+class PrepareRecords:
+    """The prepare records that a new store's prepared list is to hold, whatever its format.
+
+    Args:
+        xids: the transactions that are in doubt.
+        rids: gives record ids.
+    """
+
+    def __init__(self, xids: Sequence[bytes], rids: NewRecordIds) -> None:
+        self._xids, self._rids = xids, rids
+
+    def content(self) -> JournalContent:
+        """How much there is."""
+        content = JournalContent()
+        for xid in self._xids:
+            content.transaction(len(xid))
+            content.message(len(DISTRIBUTED), len(xid))
+        return content
+
+    def into(self, build: CopyTarget) -> None:
+        """Write them."""
+        for xid in self._xids:
+            build.message(self._rids.take(), (DISTRIBUTED,), xid)
+
+
+class JournalSource(NamedTuple):
+    """A journal and what recovery keeps of it, resolved."""
+
+    journal: Journal
+    recovery: JournalRecovery
+
+
+class QueueToBuild(NamedTuple):
+    """A queue that the new store is to have.
+
+    Attributes:
+        number: its id.
+        record: its record.
+        source: where its messages are; None if it has none.
+        geometry: of its journal, unless the messages need more.
+        content: how much there is in `source`, at most, where that was counted.
+    """
+
+    number: int
+    record: Queue
+    source: JournalSource | None
+    geometry: Geometry
+    content: JournalContent | None = None
+
+
+class BuiltQueue(NamedTuple):
+    """A queue that was built.
+
+    Attributes:
+        messages: how many it has, those in doubt included.
+        in_doubt: how many of them wait for a transaction.
+        geometry: of its journal.
+    """
+
+    messages: int
+    in_doubt: int
+    geometry: Geometry
+
+
+class BuildWatcher(Protocol):
+    """Is told how building goes on."""
+
+    def left_out(self, queue: QueueToBuild, damage: Damage, place: int, end: int) -> None:
+        """A message of `queue` cannot be copied; its record is from `place` to `end` of its journal's stream."""
+
+    def built(self, queue: QueueToBuild, result: BuiltQueue) -> None:
+        """A queue was built."""
+
+
+class StoreBuild:
+    """One store that is built, in `new`; its directory, `jrnl` and an empty prepared list are there.
+
+    Args:
+        environment: disk, clock and so on.
+        new: the store's directory.
+        parameters: flush alignment, and the prepared list's geometry.
+        catalogue: the new store's, empty.
+        watcher: is told how it goes on.
+        beside: whether another thread writes; the disk must allow that.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        new: StoreDirectory,
+        parameters: StoreParameters,
+        catalogue: Catalogue,
+        watcher: BuildWatcher,
+        *,
+        beside: bool = False,
+    ) -> None:
+        self._environment, self._new, self._parameters = environment, new, parameters
+        self._catalogue, self._watcher, self._beside = catalogue, watcher, beside
+        # An error comes again when an id is needed.
+        self._rids = RecordIds(catalogue, InlineBackground(), lambda _: None)
+
+    def prepared_list(self, xids: Sequence[bytes]) -> None:
+        """A prepare record for each transaction that is in doubt. Raises StoreError, OSError."""
+        if not xids:
+            return
+        records = PrepareRecords(xids, self._rids)
+        parameters = self._parameters
+        info = journal_info(
+            self._environment,
+            TPL_NAME,
+            parameters.tpl_geometry,
+            parameters.flush_alignment,
+            base_name=TPL_BASE_NAME,
+        )
+        remove_journal(self._environment.disk, self._new.prepared_list)
+        self._journal(self._new.prepared_list, info, records.content(), records.into)
+
+    def queue(self, queue: QueueToBuild) -> None:
+        """A queue with its messages. Raises StoreError, CatalogueError, OSError."""
+        record = encode_queue(queue.record)
+        info = journal_info(
+            self._environment,
+            queue.record.name,
+            queue.geometry,
+            self._parameters.flush_alignment,
+            queue_id=queue.number,
+            incarnation=1,
+            record=record,
+        )
+        path = self._new.journal(queue.number)
+        if queue.source is None:
+            made = self._journal(path, info, JournalContent(), lambda _: None)
+            result = BuiltQueue(0, 0, made.geometry)
+        else:
+
+            def left_out(damage: Damage, place: int, end: int) -> None:
+                self._watcher.left_out(queue, damage, place, end)
+
+            copy = QueueCopy(*queue.source, self._rids, left_out)
+            content = queue.content
+            if content is None:
+                alignment = self._parameters.flush_alignment
+                content = content_at_most(*queue.source, lambda most: most.fits(queue.geometry, alignment))
+            made = self._journal(path, info, content, copy.into)
+            result = BuiltQueue(copy.messages, copy.in_doubt, made.geometry)
+        self._catalogue.create_queue(QueueEntry(queue.number, queue.number, 1, record))
+        self._watcher.built(queue, result)
+
+    def exchange(self, number: int, exchange: Exchange) -> None:
+        """An exchange. Raises CatalogueError."""
+        self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(exchange)))
+
+    def binding(self, exchange_id: int, binding: Binding) -> None:
+        """A binding of an exchange and a queue that are there; numbered as they come. Raises CatalogueError."""
+        sequence = self._catalogue.take_id(Kind.BINDING)
+        entry = BindingEntry(exchange_id, binding.queue_id, sequence, encode_binding(binding))
+        self._catalogue.create_binding(entry)
+
+    def general(self, number: int, general: Link | Bridge | GeneralObject) -> None:
+        """A link, a bridge or another object. Raises CatalogueError."""
+        self._catalogue.create_general(GeneralEntry(number, encode_general(general)))
+
+    def _journal(
+        self, path: str, info: JournalInfo, content: JournalContent, fill: Callable[[BulkBuild], None]
+    ) -> JournalInfo:
+        def begin(chosen: JournalInfo) -> BulkBuild:
+            return BulkBuild(self._environment, path, chosen, beside=self._beside)
+
+        return build_fitting(self._environment, path, info, content, begin, fill)

@@ -1,0 +1,229 @@
+"""Opens the catalogue of a store, with its second copy; restores a catalogue that is damaged, lost or out of date.
+
+What is to be done follows from `topology.judge`:
+
+    verdict    done
+    ---------  ---------------------------------------------------------------------------------------------------
+    SOUND      both are in use
+    STALE      the copy is written anew, without a word: a crash leaves that
+    COPY_LOST  likewise, with a warning
+    RESTORE    refused, or the catalogue is built anew from the copy
+    SALVAGE    refused, or the catalogue is built anew from what can be read of both, and from the journals' info files
+
+A catalogue is built beside the old one, and read again, before the two change places:
+
+    step                                                       a start after a crash in this step, or behind it
+    ---------------------------------------------------------  -------------------------------------------------------
+    1. tell what is wrong, and what is lost                    tells it again
+    2. build `catalogue.new`, read it again                    removes it, and begins anew
+    3. move `catalogue` into `quarantine`, if there is one;    finds `catalogue.new` alone, gives it its name, and moves
+       after SALVAGE the copy, too                             a copy that is damaged
+    4. rename `catalogue.new` to `catalogue`                   is done. Where somebody had removed the catalogue, a
+                                                               crash in step 2 leaves `catalogue.new` alone, too: it
+                                                               is removed if it is not whole
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from formats.wording import printable
+from store.catalogue.catalogue import Catalogue, CatalogueDamage
+from store.environment import Environment
+from store.errors import StoreDamagedError, StoreError
+from store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
+from store.log_lines import Level, LogLine
+from store.catalogue.store_directory import StoreDirectory, remove_tree
+from store.catalogue.topology import (
+    NAME,
+    CatalogueView,
+    Judgement,
+    Verdict,
+    differences,
+    judge,
+    shown,
+    view_catalogue,
+    view_copy,
+)
+from store.catalogue.topology_log import MirroredKeyValue
+from store.catalogue.topology_salvage import salvaged
+from store.unfinished import NEW_CATALOGUE
+
+Log = Callable[[LogLine], None]
+
+
+class CatalogueOpening:
+    """Opens the catalogue of one store, which is locked and settled.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the store's.
+        store_id: the store's own name, as its STORE file has it.
+        log: takes lines for the log.
+        refusal: why a damaged catalogue is not restored, for the error's text; None to restore it.
+    """
+
+    def __init__(
+        self, environment: Environment, directory: StoreDirectory, store_id: UUID, log: Log, *, refusal: str | None
+    ) -> None:
+        self._environment, self._disk = environment, environment.disk
+        self._directory, self._store_id = directory, store_id
+        self._log, self._refusal = log, refusal
+        self._key_value: KeyValue | None = None
+        self._has_switched = False
+
+    def open(self, *, read_only: bool = False) -> KeyValue:
+        """The catalogue's map, sound and with its copy; with `read_only` without, and nothing is written.
+
+        Raises:
+            StoreDamagedError: it is damaged, and may not be restored.
+            StoreError: it is that of another store.
+            CatalogueError: it cannot be opened, though it is not damaged.
+            OSError: the copy cannot be written, or the catalogue not be restored.
+        """
+        try:
+            if not read_only:
+                self._finish_switch()
+            return self._opened(read_only=read_only)
+        except BaseException:
+            self._close()
+            raise
+
+    def _opened(self, *, read_only: bool) -> KeyValue:
+        view = self._view()
+        copy = view_copy(self._disk, self._directory.part(NAME), self._store_id)
+        judgement = judge(view, copy)
+        if judgement.verdict in (Verdict.RESTORE, Verdict.SALVAGE):
+            if self._refusal is not None:
+                raise StoreDamagedError(f"{self._directory.catalogue}: {judgement.damage[0]}; {self._refusal}")
+            self._close()
+            self._restore(judgement, view)
+        elif judgement.verdict is Verdict.COPY_LOST and not read_only:
+            self._tell_lost_copy(judgement)
+            if self._has_switched and not judgement.copy_is_missing:
+                self._set_aside(self._directory.part(NAME))
+        assert self._key_value is not None
+        if read_only:
+            return self._key_value
+        mirrored = MirroredKeyValue(self._key_value, self._disk, self._directory, self._store_id, self._log)
+        self._key_value = mirrored
+        if judgement.verdict in (Verdict.SOUND, Verdict.RESTORE) and copy.content is not None and not copy.is_torn:
+            mirrored.resume(copy.content.end)
+        else:
+            mirrored.renew()
+        return mirrored
+
+    def _view(self) -> CatalogueView:
+        """Open the map, and read it. Raises StoreError where it is another store's."""
+        path = self._directory.catalogue
+        try:
+            self._key_value = self._environment.open_key_value(path, create=False)
+        except CatalogueDamagedError as error:
+            what = str(error) if self._disk.is_directory(path) else "there is no catalogue"
+            return CatalogueView(0, {}, (CatalogueDamage("", what.removeprefix(f"{path}: "), error.file),))
+        view = view_catalogue(self._key_value)
+        meta = None if view.damage else Catalogue(self._key_value).meta()
+        if meta is not None and meta.store_id != self._store_id:
+            raise StoreError(
+                f"{path}: the catalogue is that of another store, {meta.store_id}; put back the one of this store, "
+                f"{self._store_id}, or move it elsewhere: it is then restored from its second copy"
+            )
+        return view
+
+    def _close(self) -> None:
+        if self._key_value is not None:
+            with contextlib.suppress(CatalogueError):  # a damaged database may fail at this too
+                self._key_value.close()
+            self._key_value = None
+
+    def _tell_lost_copy(self, judgement: Judgement) -> None:
+        text = f"{self._directory.part(NAME)}: the second copy of the topology is of no use: {judgement.copy_problem}"
+        if judgement.copy_is_missing:
+            text += ", as in a store that older software made"
+        self._log(LogLine(Level.WARNING, printable(f"{text}; the catalogue is sound, and the copy is written anew")))
+
+    # ---- restoring ----
+
+    def _finish_switch(self) -> None:
+        """Give a catalogue its name that an earlier start has built, and set the damaged one aside for.
+
+        Where somebody had removed that one, the new one may be a beginning.
+        """
+        new, path = self._directory.part(NEW_CATALOGUE), self._directory.catalogue
+        if self._disk.is_directory(path) or not self._disk.is_directory(new):
+            return
+        if self._is_whole(new):
+            self._disk.rename(new, path)
+            self._has_switched = True
+        else:
+            remove_tree(self._disk, new)
+        self._disk.sync_directory(self._directory.root)
+
+    def _is_whole(self, path: str) -> bool:
+        try:
+            built = self._environment.open_key_value(path, create=False)
+        except CatalogueDamagedError:
+            return False
+        try:
+            return not view_catalogue(built).damage
+        finally:
+            built.close()
+
+    def _restore(self, judgement: Judgement, view: CatalogueView) -> None:
+        """Build the catalogue anew, beside the old one; let them change places; open it."""
+        directory, disk, path = self._directory, self._disk, self._directory.catalogue
+        entries, told = judgement.entries, ""
+        if judgement.verdict is Verdict.SALVAGE:
+            entries, told = salvaged(disk, directory, self._store_id, judgement)
+        self._tell(judgement, view, entries, told)  # a start that finds the new one in place has nothing to tell
+        new = directory.part(NEW_CATALOGUE)
+        if disk.is_directory(new):
+            remove_tree(disk, new)
+        try:
+            self._build(new, entries)
+            if disk.is_directory(path):
+                self._set_aside(path)
+        except BaseException:
+            if disk.is_directory(path):
+                with contextlib.suppress(OSError):  # the next start does it
+                    remove_tree(disk, new)
+            raise
+        if judgement.verdict is Verdict.SALVAGE and disk.is_file(directory.part(NAME)):
+            self._set_aside(directory.part(NAME))
+        disk.rename(new, path)
+        disk.sync_directory(directory.root)
+        self._key_value = self._environment.open_key_value(path, create=False)
+
+    def _build(self, path: str, entries: Mapping[bytes, bytes]) -> None:
+        """A new database with these entries, durable but for its name, and read again. Raises StoreError."""
+        built = self._environment.open_key_value(path, create=True)
+        try:
+            built.write(entries)
+        finally:
+            built.close()
+        built = self._environment.open_key_value(path, create=False)
+        try:
+            view = view_catalogue(built)
+        finally:
+            built.close()
+        if view.damage or view.entries != entries:
+            what = str(view.damage[0]) if view.damage else "it has other entries than were written"
+            raise StoreError(f"{path}: the catalogue that was built anew is not sound: {what}; the disk may be failing")
+
+    def _set_aside(self, path: str) -> None:
+        kept = self._directory.set_aside(path, "quarantine")
+        self._log(LogLine(Level.NOTICE, f"{path}: the damaged one is kept in {kept}"))
+
+    def _tell(self, judgement: Judgement, view: CatalogueView, entries: Mapping[bytes, bytes], told: str) -> None:
+        path = self._directory.catalogue
+        lost, gone = differences(view.entries, entries)
+        where = f"{path}: {judgement.damage[0]}"
+        if judgement.verdict is Verdict.SALVAGE:
+            self._log(LogLine(Level.CRITICAL, printable(f"{where}; {told}")))
+            return
+        restored = f"it is restored from its second copy, {self._directory.part(NAME)}, and nothing is lost"
+        missing = f"; restored: {shown(lost)}" if lost else ""
+        deleted = f"; deleted again: {shown(gone)}" if gone else ""
+        self._log(LogLine(Level.CRITICAL, printable(f"{where}: {restored}{missing}{deleted}")))

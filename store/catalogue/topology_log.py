@@ -1,0 +1,137 @@
+"""The catalogue's map with its second copy kept beside it: each batch is in both before `write` returns.
+
+    write, in this order                                    a crash after it leaves
+    ------------------------------------------------------  -----------------------------------------------------
+    1. the batch goes to the map, and is synced             the copy one batch behind, and nobody was told
+    2. its record is appended to the copy, and synced       both
+    or 2. a new copy is written, synced, renamed in place   the old copy, one batch behind; or both
+
+The second way is taken when the room in the file is used up, and after a failure of the copy's file: what a failed
+sync left is never believed. While the copy cannot be written, no further change is made: it is never more than one
+batch behind.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from uuid import UUID
+
+from formats.topology import encode_batch
+from store.errors import advice
+from store.key_value import CatalogueError, KeyValue, MapDamage
+from store.log_lines import Level, LogLine
+from store.catalogue.store_directory import StoreDirectory
+from store.catalogue.topology import NAME, batch_of
+from store.writable_disk import WritableDisk, WritableFile
+
+
+class MirroredKeyValue:
+    """A `KeyValue` with a second copy.
+
+    Args:
+        key_value: the catalogue's map, which holds a census; closed with this.
+        disk: where the copy is.
+        directory: the store's.
+        store_id: the store's own name.
+        log: takes lines for the log.
+    """
+
+    __slots__ = ("_directory", "_disk", "_end", "_file", "_key_value", "_log", "_store_id")
+
+    def __init__(
+        self,
+        key_value: KeyValue,
+        disk: WritableDisk,
+        directory: StoreDirectory,
+        store_id: UUID,
+        log: Callable[[LogLine], None],
+    ) -> None:
+        self._key_value, self._disk, self._directory = key_value, disk, directory
+        self._store_id, self._log = store_id, log
+        self._file: WritableFile | None = None
+        self._end = 0
+
+    # ---- the copy ----
+
+    def resume(self, end: int) -> None:
+        """Go on with the copy that is there, and equals the map, behind its last record. Raises OSError."""
+        self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
+        self._end = end
+        self._file.sync()  # its last record may be nowhere but in memory, left by a process that was killed
+
+    def renew(self) -> None:
+        """Write a new copy of the whole map. Raises OSError, CatalogueError."""
+        self._drop()
+        self._end = self._directory.write_topology(self._store_id, self._key_value)
+        self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
+
+    def _keep(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Have a batch that is in the map in the copy too. Raises OSError, CatalogueError."""
+        file = self._file
+        if file is not None:
+            record = encode_batch(self._store_id, _batch(changes), changes)
+            if self._end + len(record) <= file.size:
+                try:
+                    file.write(self._end, record)
+                    file.sync()
+                except OSError:
+                    self._drop()
+                    raise
+                self._end += len(record)
+                return
+        self.renew()
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # ---- the map ----
+
+    @property
+    def damage(self) -> tuple[MapDamage, ...]:
+        """What was found damaged when the map was opened."""
+        return self._key_value.damage
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value at `key`, None where there is none."""
+        return self._key_value.get(key)
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys that start with `prefix`, with their values, in key order, as they are at the time of this call."""
+        return self._key_value.items(prefix)
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Change the map and its copy: all or nothing, on the disk at return."""
+        if self._file is None:
+            try:
+                self.renew()
+            except OSError as error:
+                raise CatalogueError(self._failure(error)) from error
+        self._key_value.write(changes)
+        try:
+            self._keep(changes)
+        except (OSError, CatalogueError) as error:
+            told = advice(error) if isinstance(error, OSError) else ""
+            text = f"{self._failure(error)}{told}; no queue, exchange or binding is made or deleted until it can be"
+            self._log(LogLine(Level.CRITICAL, text))
+
+    def _failure(self, error: OSError | CatalogueError) -> str:
+        path = posixpath.join(self._directory.root, NAME)
+        cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        return f"{path}: the second copy of the topology cannot be written: {cause}"
+
+    def checkpoint(self, directory: str) -> None:
+        """Make a copy of the map as it is, in a new directory; without the second copy."""
+        self._key_value.checkpoint(directory)
+
+    def close(self) -> None:
+        """Let both go. Closing twice is allowed."""
+        self._drop()
+        self._key_value.close()
+
+
+def _batch(changes: Mapping[bytes, bytes | None]) -> int:
+    """The number of a batch, which its census tells."""
+    return batch_of({key: value for key, value in changes.items() if value is not None})

@@ -1,0 +1,269 @@
+"""What a store knows besides messages: queues, exchanges, bindings, links, bridges, general objects.
+
+qpidd keeps them in Berkeley DB files, version 2 in its catalogue; the records are the same, and so is what is read
+here. A record that cannot be decoded is damage, and the rest is still read. A binding whose queue or exchange is gone
+is stale, as a deletion leaves it behind when it is cut short: recovery drops it (formats page, section 10.5).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
+
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.wiring import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    decode_binding,
+    decode_exchange,
+    decode_general,
+    decode_queue,
+)
+from formats.catalogue import BindingEntry
+from store.catalogue.berkeley import BerkeleyEnvironment
+from store.catalogue.catalogue import Catalogue
+from store.damage import Damage
+from store.damage_kinds import DamageKind
+
+_Record = TypeVar("_Record")
+_KEY = struct.Struct("<Q")
+
+_MAX_NAME_KEPT = 200  # characters of a name that another is made of, which has 255 bytes at most
+#: What the name of a queue begins with whose own name nothing tells, or another queue has.
+LOST_AND_FOUND = "lost.found."
+
+#: The types of exchange that qpidd has (formats page, section 10.4).
+EXCHANGE_TYPES = frozenset({"direct", "topic", "fanout", "headers", "xml"})
+
+
+class StoredQueue(NamedTuple):
+    """A queue and, in version 2, the number of its journal's directory."""
+
+    record: Queue
+    journal_id: int | None
+
+
+class StoredBinding(NamedTuple):
+    """A binding and its exchange; version 2: and its entry in the catalogue, by which it can be deleted."""
+
+    exchange: Exchange
+    record: Binding
+    entry: BindingEntry | None = None
+
+
+class Duplicate(NamedTuple):
+    """An object of a store that has the name of an earlier one of its kind.
+
+    Attributes:
+        kind: "queue", "exchange", or the kind of another object.
+        number: its id.
+        name: the name that its record has.
+        first: the id of the object that keeps the name.
+        shown: the name that it is given wherever the store is read, or opened; not written anywhere.
+    """
+
+    kind: str
+    number: int
+    name: str
+    first: int
+    shown: str
+
+    def damage(self, catalogue: str) -> Damage:
+        """The same as damage of the catalogue at that path."""
+        return Damage(
+            catalogue,
+            None,
+            None,
+            DamageKind.NAME_TWICE,
+            object=self.kind,
+            number=self.number,
+            first=self.first,
+            name=self.name,
+            shown=self.shown,
+        )
+
+
+@dataclass(slots=True)
+class Wiring:
+    """The decoded records of one store, each kind by id.
+
+    Attributes:
+        duplicates: objects that have the name of another; here they stand under the names that they are shown by.
+        complete: False where committed records may be missing, because they are in a log that could not be replayed.
+        notices: one line each: what a user should know, and no damage.
+    """
+
+    queues: dict[int, StoredQueue] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    bindings: list[StoredBinding] = field(default_factory=list)
+    general: dict[int, Link | Bridge | GeneralObject] = field(default_factory=dict)
+    duplicates: list[Duplicate] = field(default_factory=list)
+    complete: bool = True
+    damage: list[Damage] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def _decode(self, decode: Callable[[bytes], _Record], record: bytes, file: str, title: str) -> _Record | None:
+        try:
+            return decode(record)
+        except BrokerRecordError as error:
+            kind = DamageKind.OBJECT_UNDECODABLE
+            self.damage.append(Damage(file, None, None, kind, object=title, problem=error.what))
+            return None
+
+    def add_queue(self, number: int, record: bytes, file: str, journal_id: int | None = None) -> None:
+        """Decode a queue's record."""
+        queue = self._decode(decode_queue, record, file, f"queue {number}")
+        if queue is not None:
+            self.queues[number] = StoredQueue(queue, journal_id)
+
+    def add_exchange(self, number: int, record: bytes, file: str) -> None:
+        """Decode an exchange's record."""
+        exchange = self._decode(decode_exchange, record, file, f"exchange {number}")
+        if exchange is None:
+            return
+        self.exchanges[number] = exchange
+        if exchange.type not in EXCHANGE_TYPES:
+            self.notices.append(f'exchange "{exchange.name}" is of type "{exchange.type}", which qpidd leaves out')
+
+    def add_binding(self, exchange_id: int, record: bytes, file: str, entry: BindingEntry | None = None) -> None:
+        """Decode a binding's record; queues and exchanges come first."""
+        binding = self._decode(decode_binding, record, file, f"binding of exchange {exchange_id}")
+        if binding is None:
+            return
+        exchange = self.exchanges.get(exchange_id)
+        queue = self.queues.get(binding.queue_id)
+        if exchange is not None and queue is not None and queue.record.name == binding.queue_name:
+            self.bindings.append(StoredBinding(exchange, binding, entry))
+            return
+        if not self.complete:
+            return  # it may be the newest queue or exchange that is missing, which a notice says already
+        gone = f"exchange {exchange_id}" if exchange is None else f'queue {binding.queue_id} "{binding.queue_name}"'
+        self.notices.append(
+            f'stale binding of queue "{binding.queue_name}" with key "{binding.key}": there is no {gone}'
+        )
+
+    def add_general(self, number: int, record: bytes, file: str) -> None:
+        """Decode the record of a link, a bridge or another object."""
+        general = self._decode(decode_general, record, file, f"object {number}")
+        if general is not None:
+            self.general[number] = general
+
+    def tell_apart(self, *, queues: bool) -> None:
+        """Give each object with the name of an earlier one of its kind a name of its own, its bindings likewise.
+
+        No store lets a second object of one name be made, but earlier versions did. Each has messages or bindings of
+        its own, so none is left out.
+
+        Args:
+            queues: whether queues too; not in qpidd's stores, whose journals are found by these names.
+        """
+        names = {("exchange", number): each.name for number, each in self.exchanges.items()}
+        names |= {(each.kind, number): each.name for number, each in self.general.items() if each.name}
+        if queues:
+            names |= {("queue", number): each.record.name for number, each in self.queues.items()}
+        self.duplicates = _duplicates(names)
+        exchange_ids = {id(each): number for number, each in self.exchanges.items()}  # a binding has the same object
+        for each in self.duplicates:
+            if each.kind == "queue":
+                stored = self.queues[each.number]
+                self.queues[each.number] = stored._replace(record=replace(stored.record, name=each.shown))
+            elif each.kind == "exchange":
+                self.exchanges[each.number] = replace(self.exchanges[each.number], name=each.shown)
+            else:
+                self.general[each.number] = replace(self.general[each.number], name=each.shown)
+        for place, binding in enumerate(self.bindings if self.duplicates else ()):
+            queue = self.queues[binding.record.queue_id].record
+            record = replace(binding.record, queue_name=queue.name)
+            self.bindings[place] = binding._replace(
+                exchange=self.exchanges[exchange_ids[id(binding.exchange)]], record=record
+            )
+
+
+def _duplicates(names: Mapping[tuple[str, int], str]) -> list[Duplicate]:
+    """The objects whose name another of their kind, with a lower id, has."""
+    holders: dict[tuple[str, str], int] = {}
+    for kind, number in sorted(names, reverse=True):
+        holders[kind, names[kind, number]] = number
+    taken = set(holders)
+    duplicates = []
+    for kind, number in sorted(names):
+        name = names[kind, number]
+        first = holders[kind, name]
+        if first == number:
+            continue
+        shown = f"{name[:_MAX_NAME_KEPT]}.duplicate-{number}"
+        while (kind, shown) in taken:
+            shown += "+"
+        taken.add((kind, shown))
+        duplicates.append(Duplicate(kind, number, name, first, shown))
+    return duplicates
+
+
+def environment_wiring(environment: BerkeleyEnvironment, directory: str) -> Wiring:
+    """The wiring of a qpidd store, by ascending id (Berkeley DB's order of little-endian keys is another)."""
+    wiring = Wiring(complete=environment.complete, notices=list(environment.notices))
+    for entry in environment.damage:
+        if not entry.is_healed:
+            kind = DamageKind.ENVIRONMENT_DAMAGED
+            wiring.damage.append(Damage(entry.file, entry.offset, None, kind, problem=entry.what))
+
+    def by_id(rows: Iterable[tuple[bytes, bytes]], file: str) -> list[tuple[int, bytes]]:
+        numbered = []
+        for key, value in rows:
+            if len(key) == _KEY.size:
+                numbered.append((int(_KEY.unpack(key)[0]), value))
+            else:
+                wiring.damage.append(Damage(file, None, None, DamageKind.ENVIRONMENT_KEY, size=len(key)))
+        return sorted(numbered, key=lambda row: row[0])
+
+    def path(name: str) -> str:
+        return posixpath.join(directory, name)
+
+    for number, record in by_id(environment.queues, path("queues.db")):
+        wiring.add_queue(number, record, path("queues.db"))
+    for number, record in by_id(environment.exchanges, path("exchanges.db")):
+        wiring.add_exchange(number, record, path("exchanges.db"))
+    for number, record in by_id(environment.bindings, path("bindings.db")):
+        wiring.add_binding(number, record, path("bindings.db"))
+    for number, record in by_id(environment.general, path("general.db")):
+        wiring.add_general(number, record, path("general.db"))
+    wiring.tell_apart(queues=False)
+    return wiring
+
+
+def catalogue_wiring(catalogue: Catalogue, directory: str) -> Wiring:
+    """The wiring of a version-2 store; bindings in the order in which they were made."""
+    wiring = Wiring()
+    for queue in catalogue.queues():
+        wiring.add_queue(queue.queue_id, queue.record, directory, queue.journal_id)
+    for exchange in catalogue.exchanges():
+        wiring.add_exchange(exchange.exchange_id, exchange.record, directory)
+    for binding in sorted(catalogue.bindings(), key=lambda each: each.sequence):
+        wiring.add_binding(binding.exchange_id, binding.record, directory, binding)
+    for general in catalogue.general():
+        wiring.add_general(general.general_id, general.record, directory)
+    wiring.tell_apart(queues=True)
+    for entry in catalogue.check():
+        file, kind = entry.file or directory, DamageKind.CATALOGUE_ENTRY
+        wiring.damage.append(Damage(file, None, None, kind, problem=entry.what, key=entry.key or None))
+    return wiring
+
+
+def effective_bindings(bindings: Iterable[StoredBinding]) -> list[StoredBinding]:
+    """The bindings that a broker has after recovery: a queue is bound to a fanout exchange once, whatever the keys."""
+    seen: set[tuple[str, str]] = set()
+    effective = []
+    for binding in bindings:
+        pair = (binding.exchange.name, binding.record.queue_name)
+        if binding.exchange.type == "fanout" and pair in seen:
+            continue
+        seen.add(pair)
+        effective.append(binding)
+    return effective

@@ -1,0 +1,129 @@
+"""A second reading of a journal, record by record, with other code for the checksums and the padding looked at.
+
+The first reading takes plain records in runs, with a fast CRC-32C or zlib's Adler-32. Here each record is examined by
+itself, its checksum is computed once more by code that other people wrote or that is written out here, and a second
+index is kept. What the two readings do not agree on is told, so that no single piece of code has to be believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, zip_longest
+from typing import Any, Final
+
+from formats.checksum import independent_crc32c
+from formats.qls.records import TAIL_SIZE as LINEAR_TAIL_SIZE
+from formats.qls.records import decode_tail as decode_linear_tail
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import SALT, TAIL_SIZE, Kind, decode_tail, is_padding
+from store.damage import Damage
+from store.damage_kinds import DamageKind
+from store.journal.files import JournalFile
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
+from store.journal.ring.order import RingFile
+from store.journal.records import RecordHeader
+from store.journal.recovery import JournalRecovery, Outcome
+from store.inspect.offline import RecoveredQueue
+
+_CHUNK: Final = 1 << 16
+_ADLER_BASE: Final = 65521
+
+
+class SecondReading(JournalRecovery):
+    """A `RecordSink` that verifies each record anew and keeps an index of its own.
+
+    Args:
+        journal: the journal that is walked.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self.found: list[Damage] = []
+        self._journal = journal
+        self._last_padding: Damage | None = None  # of the record before: the very last one may be torn
+
+    def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
+        """One record."""
+        super().record(header, place, xid)
+        if self._last_padding is not None:
+            self.found.append(self._last_padding)
+            self._last_padding = None
+        file, offset = self._journal.stream.locate(place)
+        if self._journal.format is JournalFormat.VERSION_2:
+            self._check_crc(file, offset, header, place)
+        elif self._journal.format is JournalFormat.LINEAR and header.has_tail:
+            self._check_adler(file, offset, header, place)
+        self._check_padding(file, offset, header, place)
+
+    def damaged(self, _damage: Damage) -> None:
+        """Damage that the first reading has told."""
+
+    def _check_crc(self, file: JournalFile[Any], offset: int, header: RecordHeader, place: int) -> None:
+        assert isinstance(file, RingFile)
+        assert file.header is not None  # else no record of the file could be read
+        stream = self._journal.stream
+        head = stream.read(place, header.header_size + header.xid_size)
+        head, xid = head[: header.header_size], head[header.header_size :]
+        crc = 0
+        for chunk in self._chunks(place + header.header_size + header.xid_size, place + header.tail_offset):
+            crc = independent_crc32c(chunk, crc)
+        crc = independent_crc32c(xid + head + SALT.pack(file.header.salt), crc)
+        check, _ = decode_tail(stream.read(place + header.tail_offset, TAIL_SIZE), 0)
+        if check != crc:
+            self._disagree(file, offset, header, check, crc)
+
+    def _check_adler(self, file: JournalFile[Any], offset: int, header: RecordHeader, place: int) -> None:
+        tail = decode_linear_tail(self._journal.stream.read(place + header.tail_offset, LINEAR_TAIL_SIZE))
+        low, high = 1, 0
+        for chunk in self._chunks(place, place + header.tail_offset):
+            high = (high + len(chunk) * low + sum(accumulate(chunk))) % _ADLER_BASE
+            low = (low + sum(chunk)) % _ADLER_BASE
+        checksum = high << 16 | low
+        # The checksum of a record within which its writer had to wait covers only a part; the first reading noted it.
+        if tail.checksum != checksum and place not in self._journal.continued:
+            self._disagree(file, offset, header, tail.checksum, checksum)
+
+    def _check_padding(self, file: JournalFile[Any], offset: int, header: RecordHeader, place: int) -> None:
+        tail_size = LINEAR_TAIL_SIZE if self._journal.format is JournalFormat.LINEAR else TAIL_SIZE
+        used = header.tail_offset + (tail_size if header.has_tail else 0)
+        if header.kind is Kind.FILLER:
+            used = min(used, BLOCK_SIZE)
+        last_block = header.size - BLOCK_SIZE
+        rest = self._journal.stream.read(place + last_block, BLOCK_SIZE)[max(used - last_block, 0) :]
+        if not is_padding(rest):
+            kind, record = DamageKind.PADDING, header.kind.label
+            self._last_padding = Damage(file.path, offset + used, header.rid, kind, record=record)
+
+    def _disagree(self, file: JournalFile[Any], offset: int, header: RecordHeader, told: int, computed: int) -> None:
+        kind, record = DamageKind.CHECKSUMS_DISAGREE, header.kind.label
+        damage = Damage(file.path, offset, header.rid, kind, record=record, told=told, computed=computed)
+        self.found.append(damage)
+
+    def _chunks(self, place: int, end: int) -> Iterator[bytes]:
+        for start in range(place, end, _CHUNK):
+            yield self._journal.stream.read(start, min(_CHUNK, end - start))
+
+
+def second_pass(queue: RecoveredQueue, outcomes: Mapping[bytes, Outcome] | None) -> list[Damage]:
+    """Read a journal that recovery has read once more; what is wrong, or not as recovery found it.
+
+    Args:
+        queue: what recovery made of the journal.
+        outcomes: what becomes of the open transactions; None for the prepared list itself, which keeps its own open.
+    """
+    journal, first = queue.journal, queue.recovery
+    if journal is None or first is None:
+        return []
+    second = SecondReading(journal)
+    journal.walk(second, every_record=True)
+    journal.notices.clear()  # they are those of the first reading
+    if outcomes is not None:
+        second.resolve(outcomes)
+    counts = [(reading.enqueues, reading.dequeues, reading.commits, reading.aborts) for reading in (first, second)]
+    if counts[0] != counts[1]:
+        one, other = map(str, counts)
+        second.found.append(Damage(journal.path, None, None, DamageKind.COUNTS_DISAGREE, first=one, second=other))
+    if any(a != b for a, b in zip_longest(first.messages.in_rid_order(), second.messages.in_rid_order())):
+        second.found.append(Damage(journal.path, None, None, DamageKind.MESSAGES_DISAGREE))
+    return second.found

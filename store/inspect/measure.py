@@ -1,0 +1,255 @@
+"""What a journal holds, how full it is, and how near it is to refusing enqueues: measured from recovery's index.
+
+Recovery has walked the journal and knows where each record that is still needed stands, so only the headers of those
+are looked at again, in the order of their places; no record is verified twice. What counts as *live* here is every
+message that recovery keeps, those in doubt too: their records cannot be overwritten either.
+
+    live bytes   the blocks of the live records: what really is needed
+    span         from the oldest live record to the journal's end: what a ring cannot reuse as long as that record is
+                 there, since it is overwritten from its oldest end on
+    capacity     a ring's data areas; in a line, the data areas of the files that it has
+    threshold    how much more may be enqueued (`threshold`)
+
+Live bytes tell whether the journal is large enough for its messages. A span that is much longer tells that one old
+message, or one transaction in doubt, holds back the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from typing import Final, NamedTuple
+
+from formats.broker_records.messages import HEADER_SIZE_BYTES
+from formats.qls import records as qls
+from formats.rhm import records as rhm
+from formats.rhm.geometry import padded
+from formats.rhm.records import Kind
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery
+from store.journal.write.threshold import Threshold, threshold
+
+_BATCH: Final = 4096  # records whose sizes are gathered before they are summed up
+_read_size: Final = struct.Struct(">I").unpack_from
+
+
+class _Around(NamedTuple):
+    """Bytes before and after xid and data in an enqueue record."""
+
+    header: int
+    tail: int
+
+
+_AROUND: Final = {
+    JournalFormat.VERSION_1: _Around(rhm.LAYOUTS[1, Kind.ENQUEUE].size, rhm.TAIL_SIZE),
+    JournalFormat.VERSION_2: _Around(rhm.LAYOUTS[2, Kind.ENQUEUE].size, rhm.TAIL_SIZE),
+    JournalFormat.LINEAR: _Around(qls.HEADER_SIZES[Kind.ENQUEUE], qls.TAIL_SIZE),
+}
+
+
+@dataclass(slots=True)
+class Spread:
+    """The least, the largest and the sum of some sizes, in bytes; all 0 where there are none.
+
+    Attributes:
+        count: how many sizes there are.
+        least, largest, total: of them.
+    """
+
+    count: int = 0
+    least: int = 0
+    largest: int = 0
+    total: int = 0
+
+    @property
+    def mean(self) -> Fraction:
+        """The mean, exactly; 0 of none."""
+        return Fraction(self.total, self.count) if self.count else Fraction(0)
+
+    def add(self, sizes: Sequence[int]) -> None:
+        """Take in more sizes."""
+        if sizes:
+            least, largest = min(sizes), max(sizes)
+            self.least = min(self.least, least) if self.count else least
+            self.largest = max(self.largest, largest)
+            self.total += sum(sizes)
+            self.count += len(sizes)
+
+
+class OldestRecord(NamedTuple):
+    """The live record that stands first in a journal: what the ring waits for.
+
+    Attributes:
+        rid: its record id.
+        place: where it stands in the journal's stream.
+        path, offset: where it stands on disk.
+        state: LIVE, LOCKED or PENDING.
+    """
+
+    rid: int
+    place: int
+    path: str
+    offset: int
+    state: int
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What a journal holds.
+
+    Attributes:
+        capacity: bytes of its data areas.
+        live, locked, pending: live records by state: deliverable, dequeued in doubt, enqueued in doubt.
+        records: bytes of the live records, in whole blocks.
+        data: bytes of their data: messages as they are stored, 4 bytes of header size, header and content.
+        headers: bytes of the message headers, of records that hold a message.
+        xids: bytes of the transaction ids, of records that were enqueued in a transaction.
+        oldest: the oldest live record; None if there is none.
+        end: place where the journal ends.
+        threshold: how near the journal is to refusing enqueues; None where nothing ever is refused, and for a file by
+            itself, which is no ring.
+    """
+
+    capacity: int
+    live: int
+    locked: int
+    pending: int
+    records: Spread
+    data: Spread
+    headers: Spread
+    xids: Spread
+    oldest: OldestRecord | None
+    end: int
+    threshold: Threshold | None
+
+    @property
+    def depth(self) -> int:
+        """All live records."""
+        return self.records.count
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of blocks of the live records."""
+        return self.records.total
+
+    @property
+    def span(self) -> int:
+        """Bytes from the oldest live record to the journal's end."""
+        return 0 if self.oldest is None else self.end - self.oldest.place
+
+    @property
+    def live_share(self) -> float:
+        """Live bytes, of the capacity."""
+        return self.live_bytes / self.capacity if self.capacity else 0.0
+
+    @property
+    def span_share(self) -> float:
+        """Span, of the capacity."""
+        return self.span / self.capacity if self.capacity else 0.0
+
+    @property
+    def xid_share(self) -> Fraction:
+        """The share of live records that were enqueued in a transaction."""
+        return Fraction(self.xids.count, self.depth) if self.depth else Fraction(0)
+
+
+class _Sizes(NamedTuple):
+    """What is gathered of the live records' sizes."""
+
+    records: Spread
+    data: Spread
+    headers: Spread
+    xids: Spread
+
+
+def measure(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> Measurement:
+    """Measure a journal that was recovered.
+
+    Args:
+        journal: what was walked.
+        recovery: what the walk left behind, resolved.
+        end: where the walk ended; None where nothing was ever written, or the system refused to read on.
+
+    Raises:
+        OSError: a file cannot be opened any more.
+    """
+    messages = recovery.messages
+    sizes = _Sizes(Spread(), Spread(), Spread(), Spread())
+    oldest, records_end = _read_headers(journal, recovery, sizes)
+    end_place = records_end if end is None else end.place
+    return Measurement(
+        capacity=_capacity(journal),
+        live=messages.count(LIVE),
+        locked=messages.count(LOCKED),
+        pending=messages.count(PENDING),
+        records=sizes.records,
+        data=sizes.data,
+        headers=sizes.headers,
+        xids=sizes.xids,
+        oldest=oldest,
+        end=end_place,
+        threshold=None if journal.is_single_file else _threshold(journal, oldest, end_place, sizes.records),
+    )
+
+
+def _capacity(journal: Journal) -> int:
+    """A ring's files all count, written or not; a line has only those that are there."""
+    geometry = journal.files.geometry
+    if journal.format is JournalFormat.LINEAR:
+        return sum(file.size >= 0 for file in journal.files.files) * geometry.data_size
+    return geometry.capacity
+
+
+def _threshold(journal: Journal, oldest: OldestRecord | None, end: int, records: Spread) -> Threshold | None:
+    return threshold(
+        journal.files.geometry,
+        journal.format,
+        oldest=None if oldest is None else oldest.place,
+        end=end,
+        live=records.count,
+        live_bytes=records.total,
+    )
+
+
+def _read_headers(journal: Journal, recovery: JournalRecovery, sizes: _Sizes) -> tuple[OldestRecord | None, int]:
+    """Gather the sizes of the live records; the oldest of them, and where the last one ends."""
+    header, tail = _AROUND[journal.format]
+    window, data_of_enqueue = journal.stream.window, journal.data_of_enqueue
+    entries = recovery.messages.in_place_order()
+    oldest: OldestRecord | None = None
+    end = 0
+    while batch := list(islice(entries, _BATCH)):
+        if oldest is None:
+            oldest = _on_disk(journal, *batch[0])
+        # Gathered first and summed up by the batch, which costs less than sums kept record by record.
+        record_sizes, data_sizes, header_sizes, xid_sizes = [], [], [], []
+        for _, place, _ in batch:
+            data_place, size = data_of_enqueue(place)
+            before = data_place - place
+            record_sizes.append(padded(before + size + tail))
+            data_sizes.append(size)
+            if before != header:
+                xid_sizes.append(before - header)
+            if size < HEADER_SIZE_BYTES:
+                continue
+            # Asked for from the record's place on, so that what the stream keeps at hand begins with a block.
+            buffer, at = window(place, before + HEADER_SIZE_BYTES)
+            if at + before + HEADER_SIZE_BYTES <= len(buffer):
+                (header_size,) = _read_size(buffer, at + before)
+                if header_size <= size - HEADER_SIZE_BYTES:
+                    header_sizes.append(header_size)
+        end = place + record_sizes[-1]
+        for spread, gathered in zip(sizes, (record_sizes, data_sizes, header_sizes, xid_sizes), strict=True):
+            spread.add(gathered)
+    return oldest, end
+
+
+def _on_disk(journal: Journal, rid: int, place: int, state: int) -> OldestRecord:
+    file, offset = journal.stream.locate(place)
+    return OldestRecord(rid, place, file.path, offset, state)

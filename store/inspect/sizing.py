@@ -1,0 +1,398 @@
+"""How large a journal has to be: qpidd's published formulas, as pure functions.
+
+Source: the seed 003, sections 6.4.2 to 6.4.4 (inventory 003_001, P-17 to P-24, vectors PV-1 to PV-5).
+
+A record is its header, the transaction id, the data and its tail, rounded up to whole blocks of 128 bytes. What a
+transaction writes is flushed when it is prepared, and again when it ends, and a flush is padded to 512 bytes (4096 in
+a linearstore). So a queue that holds `depth` messages holds, in a journal, its *footprint*:
+
+    no transactions            depth × blocks of an enqueue
+    transactions of n          for each n messages: the blocks of n enqueues, padded to a flush, and one commit, padded
+
+The recommended size is double the footprint: enqueues are refused when a journal is about 80 % full, and a ring is
+reused in whole files (`threshold`). The journal then keeps the default number of files and takes the smallest file
+size that gives the recommended size; only where the largest file is too small are there more files.
+
+Three things that the published text leaves open:
+
+- *Dequeue records.* The text lists their size and its examples leave them out: at the moment at which a queue is
+  deepest nothing of it has been dequeued. That is right for a queue that fills up and is then emptied, and is what is
+  done here by default. In a queue in steady flow the dequeues of earlier messages stand between the messages that are
+  there; `count_dequeues` adds, for each message, its dequeue, and for each n of them the commit that ends them.
+- *Transactions of several operations.* The example has one. As qpidd writes them (its stores were looked at), the
+  records of one transaction stand block by block and the whole is padded, not each record.
+- *Flushes outside of transactions.* A sender that waits for each message has it flushed by itself, padded too. The
+  published formula counts blocks only; `RecordSize.flushed` is what such a message takes. For a linearstore, where
+  the padding is most of it, this is what is counted.
+
+The text's header sizes are those of version 2, and for a commit 8 bytes more than version 1 really has. In front of
+each message header qpidd stores four more bytes, its size, which the text does not count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from math import ceil
+from typing import Final, NamedTuple, TypeAlias
+
+import formats.qls.records as qls
+import formats.rhm.records as rhm
+from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry, padded
+from formats.rhm.records import Kind
+from store.journal.format import JournalFormat
+from store.journal.records import MAX_XID_SIZE
+from store.journal.write.threshold import THRESHOLD_PERCENT, depth_held
+
+DEFAULT_FILES: Final = 8  # of num-jfiles (inventory 003_001, table 6.2)
+MAX_PAGES: Final = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 itself takes one less (formats page, 11.1)
+LARGEST_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
+DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats page, section 11.2)
+LOCAL_XID_SIZE: Final = 24  # bytes of a local transaction's id (P-22)
+MAX_DEPTH: Final = 1 << 48  # messages: more than any journal holds
+
+
+class Overheads(NamedTuple):
+    """What a format adds to the bytes of a record.
+
+    Attributes:
+        enqueue, dequeue, end: bytes of header and tail of an enqueue, a dequeue, a commit or abort.
+        flush: bytes to which a flush is padded.
+        plain: bytes to which a message outside of transactions is counted: blocks, or the flush.
+    """
+
+    enqueue: int
+    dequeue: int
+    end: int
+    flush: int
+    plain: int
+
+
+_RING: Final = Overheads(
+    enqueue=rhm.LAYOUTS[2, Kind.ENQUEUE].size + rhm.TAIL_SIZE,
+    dequeue=rhm.LAYOUTS[2, Kind.DEQUEUE].size + rhm.TAIL_SIZE,
+    end=rhm.LAYOUTS[2, Kind.COMMIT].size + rhm.TAIL_SIZE,
+    flush=SECTOR_SIZE,
+    plain=BLOCK_SIZE,
+)
+_LINE: Final = Overheads(
+    enqueue=qls.HEADER_SIZES[Kind.ENQUEUE] + qls.TAIL_SIZE,
+    dequeue=qls.HEADER_SIZES[Kind.DEQUEUE] + qls.TAIL_SIZE,
+    end=qls.HEADER_SIZES[Kind.COMMIT] + qls.TAIL_SIZE,
+    flush=qls.SECTOR_SIZE,
+    plain=qls.SECTOR_SIZE,
+)
+OVERHEADS: Final = {
+    JournalFormat.VERSION_1: _RING,
+    JournalFormat.VERSION_2: _RING,
+    JournalFormat.LINEAR: _LINE,
+}
+
+
+class JournalTooLargeError(Exception):
+    """No journal can be that large; the text says what is possible."""
+
+
+# ---------------------------------------------------------------------------------------------- what a queue is like
+
+
+class Transactions(Enum):
+    """How messages come and go."""
+
+    NONE = "none"
+    LOCAL = "local"
+    DISTRIBUTED = "distributed"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The characteristics of a queue from which the published formulas start.
+
+    Attributes:
+        message_size: bytes of a message's content, on average.
+        header_size: bytes of its header, on average.
+        depth: messages that are on the queue at most.
+        transactions: whether they are enqueued and dequeued in transactions.
+        xid_size: bytes of a distributed transaction's id; None otherwise.
+        transaction_depth: operations in a transaction.
+        count_dequeues: whether dequeue records take part (the module's docstring).
+        journal_format: what kind of journal it is.
+
+    Raises:
+        ValueError: the attributes contradict each other, or are out of range.
+    """
+
+    message_size: int
+    header_size: int
+    depth: int
+    transactions: Transactions = Transactions.NONE
+    xid_size: int | None = None
+    transaction_depth: int = 1
+    count_dequeues: bool = False
+    journal_format: JournalFormat = JournalFormat.VERSION_2
+
+    def __post_init__(self) -> None:
+        if self.message_size < 0 or self.header_size < 0:
+            raise ValueError("the size of a message or header is not negative")
+        if not (1 <= self.depth <= MAX_DEPTH and 1 <= self.transaction_depth <= MAX_DEPTH):
+            raise ValueError(f"the depth of a queue or transaction is 1 to {MAX_DEPTH}")
+        if self.transactions is Transactions.DISTRIBUTED:
+            if self.xid_size is None:
+                raise ValueError("distributed transactions need the size of their ids")
+            if not 1 <= self.xid_size <= MAX_XID_SIZE:
+                raise ValueError(f"a transaction id has 1 to {MAX_XID_SIZE} bytes, not {self.xid_size}")
+        elif self.xid_size is not None:
+            raise ValueError(
+                f"the size of ids is given for distributed transactions; a local one's has {LOCAL_XID_SIZE}"
+            )
+        if self.transactions is Transactions.NONE and self.transaction_depth != 1:
+            raise ValueError("without transactions there is no transaction depth")
+
+    @property
+    def xid_bytes(self) -> int:
+        """Bytes of the transaction id in each record."""
+        if self.transactions is Transactions.LOCAL:
+            return LOCAL_XID_SIZE
+        return self.xid_size or 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageProfile:
+    """What the messages of a queue take in its journal, computed or measured.
+
+    Attributes:
+        record: bytes of blocks that the enqueue record of a message takes, on average.
+        transactional: the share of messages, 0 to 1, that come and go in transactions.
+        xid_size: bytes of their ids, on average.
+        transaction_depth: operations in a transaction.
+        count_dequeues: whether dequeue records take part.
+    """
+
+    record: Fraction
+    transactional: Fraction = Fraction(0)
+    xid_size: int = 0
+    transaction_depth: int = 1
+    count_dequeues: bool = False
+
+
+# ---------------------------------------------------------------------------------------------- records
+
+
+class RecordSize(NamedTuple):
+    """The bytes of a record: as encoded, in whole blocks, and flushed by itself."""
+
+    encoded: int
+    blocks: int
+    flushed: int
+
+
+def record_size(encoded: int, journal_format: JournalFormat) -> RecordSize:
+    """A record of `encoded` bytes, rounded as the journal does it."""
+    blocks = padded(encoded)
+    return RecordSize(encoded, blocks, _rounded(blocks, OVERHEADS[journal_format].flush))
+
+
+def dequeue_size(xid_size: int, journal_format: JournalFormat) -> RecordSize:
+    """A dequeue record."""
+    return record_size(OVERHEADS[journal_format].dequeue + xid_size, journal_format)
+
+
+def end_size(xid_size: int, journal_format: JournalFormat) -> RecordSize:
+    """A commit or abort record."""
+    return record_size(OVERHEADS[journal_format].end + xid_size, journal_format)
+
+
+def _rounded(size: Fraction | int, unit: int) -> int:
+    return ceil(Fraction(size) / unit) * unit
+
+
+# ---------------------------------------------------------------------------------------------- a queue's footprint
+
+
+def footprint(profile: MessageProfile, depth: int, journal_format: JournalFormat) -> int:
+    """Bytes that `depth` messages take in a journal."""
+    overheads = OVERHEADS[journal_format]
+    transactional = ceil(depth * profile.transactional)
+    plain = depth - transactional
+    dequeue = dequeue_size(profile.xid_size, journal_format).blocks
+    record = profile.record if overheads.plain == BLOCK_SIZE else Fraction(_rounded(profile.record, overheads.plain))
+    size = ceil(plain * record)
+    size += _in_transactions(profile, transactional, profile.record, journal_format)
+    if profile.count_dequeues:
+        size += plain * _rounded(dequeue_size(0, journal_format).blocks, overheads.plain)
+        size += _in_transactions(profile, transactional, Fraction(dequeue), journal_format)
+    return size
+
+
+def _in_transactions(profile: MessageProfile, count: int, record: Fraction, journal_format: JournalFormat) -> int:
+    """Bytes of `count` records in transactions, and of the commits that end these."""
+    flush = OVERHEADS[journal_format].flush
+    whole, rest = divmod(count, profile.transaction_depth)
+    ends = whole + (rest > 0)
+    size = whole * _rounded(profile.transaction_depth * record, flush) + _rounded(rest * record, flush)
+    return size + ends * end_size(profile.xid_size, journal_format).flushed
+
+
+# ---------------------------------------------------------------------------------------------- what to configure
+
+
+class RingSize(NamedTuple):
+    """The options of a ring: `--num-jfiles`, and `--jfile-size-pgs` in pages of 64 KiB."""
+
+    files: int
+    pages: int
+
+    @property
+    def geometry(self) -> Geometry:
+        """The same as a geometry."""
+        return Geometry.from_pages(self.files, self.pages)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all data areas together."""
+        return self.files * self.pages * PAGE_SIZE
+
+
+class LineSize(NamedTuple):
+    """How many files of a linearstore's pool are needed, and the bytes of data that each holds."""
+
+    files: int
+    file_size: int
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all data areas together."""
+        return self.files * self.file_size
+
+
+Choice: TypeAlias = RingSize | LineSize
+
+
+def ring_for(size: int) -> RingSize:
+    """The smallest ring of at least `size` bytes with the default number of files, or the fewest that can do it.
+
+    Raises:
+        JournalTooLargeError: the largest ring is smaller.
+    """
+    pages = max(ceil(Fraction(size, PAGE_SIZE)), 1)
+    files = max(DEFAULT_FILES, ceil(Fraction(pages, MAX_PAGES)))
+    if files > MAX_FILES:
+        raise JournalTooLargeError(
+            f"a journal of {size:,} bytes cannot be had: the largest has {MAX_FILES} files of {MAX_PAGES} pages, "
+            f"{LARGEST_RING:,} bytes"
+        )
+    return RingSize(files, ceil(Fraction(pages, files)))
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSize:
+    """What a journal needs for a queue's depth.
+
+    Attributes:
+        footprint: bytes that the messages take.
+        recommended: bytes that the journal should have: double that; more only where the threshold of version 2,
+            which counts one block for each message's dequeue, would refuse the last of them (records of one block).
+        choice: the files that give it.
+        held: messages that these hold at least before enqueues are refused; None where nothing ever is.
+    """
+
+    footprint: int
+    recommended: int
+    choice: Choice
+    held: int | None
+
+    @property
+    def pages(self) -> int:
+        """The recommended size in pages of 64 KiB, rounded up."""
+        return ceil(Fraction(self.recommended, PAGE_SIZE))
+
+
+def size_for(
+    profile: MessageProfile, depth: int, journal_format: JournalFormat, pool_file_size: int = DEFAULT_POOL_FILE_SIZE
+) -> JournalSize:
+    """The journal for `depth` messages of a kind.
+
+    Args:
+        profile: the messages.
+        depth: how many of them, 1 to `MAX_DEPTH`.
+        journal_format: of the journal.
+        pool_file_size: linearstore: bytes of data that a file of its pool holds.
+
+    Raises:
+        JournalTooLargeError: no ring is large enough; the text says how many messages the largest is for.
+    """
+    recommended = _recommended(profile, depth, journal_format)
+    size = footprint(profile, depth, journal_format)
+    if journal_format is JournalFormat.LINEAR:
+        files = max(ceil(Fraction(recommended, pool_file_size)), 1)
+        return JournalSize(size, recommended, LineSize(files, pool_file_size), None)
+    try:
+        ring = ring_for(recommended)
+    except JournalTooLargeError as error:
+        possible = bisect_right(
+            range(depth), LARGEST_RING, lo=1, key=lambda fewer: _recommended(profile, fewer, journal_format)
+        )
+        raise JournalTooLargeError(f"{error}, for {possible - 1:,} such messages") from None
+    held = depth_held(ring.geometry, journal_format, record=profile.record, per_message=Fraction(size, depth))
+    return JournalSize(size, recommended, ring, held)
+
+
+def _recommended(profile: MessageProfile, depth: int, journal_format: JournalFormat) -> int:
+    doubled = 2 * footprint(profile, depth, journal_format)
+    if journal_format is not JournalFormat.VERSION_2:
+        return doubled
+    return max(doubled, ceil(depth * (profile.record + BLOCK_SIZE) * 100 / THRESHOLD_PERCENT))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """The published calculation for one workload, step by step.
+
+    Attributes:
+        workload: what it starts from.
+        enqueue, dequeue: the records of a message.
+        end: the commit (or abort) of a transaction; None without transactions.
+        profile: what the messages take.
+        journal: what the journal needs.
+    """
+
+    workload: Workload
+    enqueue: RecordSize
+    dequeue: RecordSize
+    end: RecordSize | None
+    profile: MessageProfile
+    journal: JournalSize
+
+    @property
+    def bytes_per_message(self) -> Fraction:
+        """Bytes on disk for each message of the depth."""
+        return Fraction(self.journal.footprint, self.workload.depth)
+
+
+def size_journal(workload: Workload) -> Sizing:
+    """The published calculation.
+
+    Raises:
+        JournalTooLargeError: no ring is large enough.
+    """
+    journal_format, xid_size = workload.journal_format, workload.xid_bytes
+    encoded = OVERHEADS[journal_format].enqueue + xid_size + workload.header_size + workload.message_size
+    enqueue = record_size(encoded, journal_format)
+    transactional = workload.transactions is not Transactions.NONE
+    profile = MessageProfile(
+        record=Fraction(enqueue.blocks),
+        transactional=Fraction(int(transactional)),
+        xid_size=xid_size,
+        transaction_depth=workload.transaction_depth,
+        count_dequeues=workload.count_dequeues,
+    )
+    return Sizing(
+        workload,
+        enqueue,
+        dequeue_size(xid_size, journal_format),
+        end_size(xid_size, journal_format) if transactional else None,
+        profile,
+        size_for(profile, workload.depth, journal_format),
+    )

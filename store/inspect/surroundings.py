@@ -1,0 +1,214 @@
+"""What lies beside a store's journals: its catalogue, or qpidd's Berkeley DB environment, and version 2's STORE file.
+
+A version-2 store always has both its catalogue and its STORE file. Of qpidd's stores the journals alone may be at hand:
+then the names of the queues come from them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from formats.rhm import store_file
+from store.catalogue.berkeley import read_environment
+from store.catalogue.catalogue import Catalogue, CatalogueDamage
+from store.recovery.close_record import Closing, read_closing
+from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
+from store.disk import Disk, read_whole
+from store.key_value import CatalogueDamagedError, CatalogueError, open_copy
+from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
+from store.catalogue.topology import NAME as TOPOLOGY
+from store.catalogue.topology import (
+    CatalogueView,
+    CopyView,
+    Judgement,
+    MemoryMap,
+    Verdict,
+    differences,
+    judge,
+    shown,
+    view_catalogue,
+    view_copy,
+)
+from store.catalogue.wiring import Wiring, catalogue_wiring, environment_wiring
+
+_LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What was read beside the journals.
+
+    Attributes:
+        wiring: queues, exchanges and so on; None where there is no catalogue, or it is lost.
+        rid_high_water: version 2: the first record id that the catalogue has not reserved; None where nothing tells it.
+        closing: version 2: how the store was closed.
+        store_id: version 2: whose catalogue it is; None where nothing tells it.
+        damage: what is wrong.
+        notices: one line each: what a user should know, and no damage.
+    """
+
+    wiring: Wiring | None = None
+    rid_high_water: int | None = None
+    closing: Closing = field(default_factory=lambda: Closing(is_clean=False))
+    store_id: UUID | None = None
+    damage: list[Damage] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+def read_surroundings(disk: Disk, layout: StoreLayout, *, is_open: bool = False) -> Surroundings:
+    """Read what `layout` has beside its journals.
+
+    Args:
+        disk: reads it.
+        layout: what there is.
+        is_open: whether a process has the store open, which therefore cannot be closed cleanly yet.
+    """
+    found = Surroundings()
+    if layout.environment is not None:
+        _read_environment(disk, layout.environment, found)
+    elif layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.LOOSE):
+        found.notices.append(f"{layout.path}: no catalogue here; queue names are those of the journals")
+    if layout.kind is StoreKind.VERSION_2:
+        _read_version_2(disk, layout, found, is_open=is_open)
+    if found.wiring is not None:
+        found.damage.extend(found.wiring.damage)
+        found.damage.extend(each.damage(layout.catalogue or layout.path) for each in found.wiring.duplicates)
+        found.notices.extend(found.wiring.notices)
+    return found
+
+
+def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
+    try:
+        environment = read_environment(disk, directory)
+        names = disk.names(directory)
+    except OSError as error:
+        kind, reason = DamageKind.ENVIRONMENT_UNREADABLE, error.strerror
+        found.damage.append(Damage(directory, None, None, kind, reason=reason))
+        return
+    found.wiring = environment_wiring(environment, directory)
+    for entry in environment.damage:
+        if entry.is_healed:
+            kind, effect = DamageKind.ENVIRONMENT_DAMAGED, Effect.READ_FROM_LOG
+            found.damage.append(Damage(entry.file, entry.offset, None, kind, effect, problem=entry.what))
+    if not any(_LOG_FILE.fullmatch(name) for name in names):
+        found.wiring.damage.append(Damage(directory, None, None, DamageKind.ENVIRONMENT_WITHOUT_LOG))
+
+
+def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
+    """The catalogue and its second copy, held against each other, and the STORE file."""
+    of_catalogue = Surroundings()
+    view = CatalogueView(0, {}, (CatalogueDamage("", "there is no catalogue"),))
+    if layout.catalogue is not None:
+        view = _read_catalogue(layout.catalogue, of_catalogue)
+    found.store_id = of_catalogue.store_id
+    store_id = _read_store_file(disk, layout, found, is_open=is_open)
+    root = posixpath.dirname(layout.store_file or layout.topology or layout.catalogue or layout.path)
+    if layout.catalogue is None:
+        of_catalogue.damage.append(Damage(root, None, None, DamageKind.CATALOGUE_MISSING))
+    copy = CopyView(None, "there is no such file", is_missing=True)
+    if layout.topology is not None:
+        copy = view_copy(disk, layout.topology, store_id or found.store_id)
+    judgement = judge(view, copy)
+    if judgement.verdict is Verdict.RESTORE:
+        of_catalogue = _restored(judgement, view, layout.catalogue or root)
+    elif judgement.verdict is Verdict.SALVAGE and judgement.entries is not view.entries:
+        _begun(judgement, layout.topology or root, of_catalogue)
+    found.wiring, found.rid_high_water = of_catalogue.wiring, of_catalogue.rid_high_water
+    found.damage[:0] = of_catalogue.damage
+    if judgement.copy_problem:
+        path = layout.topology or posixpath.join(root, TOPOLOGY)
+        text = f"{path}: the second copy of the catalogue is of no use: {judgement.copy_problem}"
+        found.notices.append(text if judgement.damage else f"{text}; the next start writes it anew")
+
+
+def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
+    """Read a catalogue. Raises UnusableInputError where the system does not let it be read."""
+    try:
+        key_value = open_copy(Path(directory))
+    except CatalogueDamagedError as error:
+        found.damage.append(_unreadable(directory, error))
+        return CatalogueView(0, {}, (CatalogueDamage("", str(error), error.file),))
+    except CatalogueError as error:
+        raise UnusableInputError(str(error)) from error
+    try:
+        view = view_catalogue(key_value)
+        catalogue = Catalogue(key_value)
+        found.wiring = catalogue_wiring(catalogue, directory)
+        found.rid_high_water = _reserved(catalogue, directory, found.damage)
+        meta = catalogue.meta()
+        found.store_id = None if meta is None else meta.store_id
+    except CatalogueError as error:
+        found.damage.append(_unreadable(directory, error))
+    finally:
+        key_value.close()
+    return view
+
+
+def _restored(judgement: Judgement, view: CatalogueView, path: str) -> Surroundings:
+    """What the second copy has; what is wrong with the catalogue costs nothing then."""
+    found = Surroundings()
+    catalogue = Catalogue(MemoryMap(judgement.entries))
+    found.wiring = catalogue_wiring(catalogue, path)
+    found.rid_high_water = catalogue.rid_high_water()
+    lost, gone = differences(view.entries, judgement.entries)
+    missing = shown(lost) if lost and view.entries else None
+    deleted = shown(gone) if gone else None
+    kind = DamageKind.CATALOGUE_NOT_BELIEVED
+    found.damage.extend(
+        Damage(each.file or path, None, None, kind, problem=str(each), missing=missing, gone=deleted)
+        for each in judgement.damage
+    )
+    return found
+
+
+def _begun(judgement: Judgement, path: str, found: Surroundings) -> None:
+    """The beginning of a second copy that is damaged itself, where nothing, or less, can be read of the catalogue."""
+    found.wiring = catalogue_wiring(Catalogue(MemoryMap(judgement.entries)), path)
+    found.wiring.complete = False
+    kind = DamageKind.CATALOGUE_COPY_DAMAGED
+    found.damage.append(Damage(path, None, None, kind, problem=judgement.copy_problem))
+
+
+def _unreadable(directory: str, error: CatalogueError) -> Damage:
+    """The damage that a catalogue is which cannot be opened, or not be read to its end."""
+    return Damage(error.file or directory, None, None, DamageKind.CATALOGUE_BROKEN, problem=str(error))
+
+
+def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int | None:
+    try:
+        return catalogue.rid_high_water()
+    except CatalogueError as error:
+        damage.append(Damage(directory, None, None, DamageKind.CATALOGUE_RESERVATION, problem=str(error)))
+        return None
+
+
+def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> UUID | None:
+    """Read the STORE file. Returns the store's id, None where it does not tell it."""
+    path = layout.store_file
+    if path is None:
+        root = posixpath.dirname(layout.catalogue or layout.topology or layout.path)
+        found.damage.append(Damage(root, None, None, DamageKind.STORE_FILE_MISSING))
+        return None
+    try:
+        content = store_file.decode(read_whole(disk, path, store_file.MAX_SIZE + 1))
+    except (store_file.StoreFileError, OSError) as error:
+        is_checksum = isinstance(error, store_file.StoreFileError) and error.fails_checksum
+        kind = DamageKind.STORE_FILE_CHECKSUM if is_checksum else DamageKind.STORE_FILE_BROKEN
+        found.damage.append(Damage(path, None, None, kind, problem=str(error)))
+        return None
+    if found.store_id not in (None, content.store_id):
+        kind, told, own = DamageKind.STORE_FILE_OF_OTHER_STORE, str(content.store_id), str(found.store_id)
+        found.damage.append(Damage(path, None, None, kind, told=told, store=own))
+        return None
+    found.closing, damage = read_closing(disk, posixpath.dirname(path), content)
+    found.damage.extend(damage)
+    if not content.clean_close and not is_open:
+        found.notices.append(f"{path}: the store was not closed cleanly")
+    return content.store_id

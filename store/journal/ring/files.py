@@ -1,0 +1,269 @@
+"""The files of one journal: their headers read, and put in the order in which they were written.
+
+qpidd gives up on a header that it cannot read; here the header is reported as damaged, and its file takes the place
+that its number, its records and its neighbours give it (`order`), so that its records are still looked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import (
+    LOGICAL_NUMBER_OFFSET,
+    FileHeader,
+    decode_file_header,
+    has_creation_header,
+    header_oddities,
+    was_entered_again,
+)
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from formats.rhm.jinf import JournalInfo
+from formats.rhm.records import (
+    OVERWRITE_INDICATOR,
+    RECORD_KINDS,
+    TAIL,
+    TAIL_SIZE,
+    Kind,
+    RecordHeader,
+    decode_header,
+    decode_record,
+    decode_tail,
+    is_padding,
+    version_1_check,
+)
+from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
+from store.disk import Disk, ReadableFile
+from store.journal.files import OrderedFiles
+from store.journal.format import JournalFormat
+from store.journal.ring.identity import by_number, leave_out_strangers, tell_zeros
+from store.journal.ring.order import RingFile, entered_in_vain, order_by_flush, order_by_indicator
+
+_SECTORS_PROBED: Final = 64  # of a file without header, to see whether it was ever written
+_RECORD_PROBE: Final = 4096  # bytes from a file's first record on that are searched for one that shows its lap ...
+_LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not tell where that is
+
+
+@dataclass(slots=True)
+class Ring(OrderedFiles[RingFile]):
+    """The files of a ring in order of writing, oldest first.
+
+    Attributes:
+        vain: version 2: files that are passed over, since a flush that was torn had entered them (`order`).
+        lacks_creation_header: version 2: whether a file has not even the header that it was created with.
+    """
+
+    vain: list[RingFile] = field(default_factory=list)
+    lacks_creation_header: bool = False
+
+
+def read_ring(disk: Disk, paths: Sequence[str], geometry: Geometry, info: JournalInfo | None = None) -> Ring:
+    """Read the headers of a journal's files, `paths` by file number, and put the files in order.
+
+    Args:
+        disk: where to read.
+        paths: the files; a single one is taken as it is, whatever number its header says.
+        geometry: their number and size.
+        info: what the info file says of version, queue and incarnation; without it the majority of the files decides.
+    """
+    damage: list[Damage] = []
+    files = [_read_file(disk, number, path, geometry, damage) for number, path in enumerate(paths)]
+    version = _version(files, info)
+    has_creation_headers = info is not None and info.creation_headers
+    lacks_one = has_creation_headers and any(file.is_blank for file in files)
+    if version is None:
+        tell_zeros(files, damage, has_creation_headers=has_creation_headers)
+        return Ring(None, geometry, [file for file in files if file.used], damage, lacks_creation_header=lacks_one)
+    if version == 2:
+        damage = [
+            entry.with_effect(Effect.SALT_LOST) if entry.effect is Effect.PLACED_BY_NUMBER else entry
+            for entry in damage
+        ]
+    if version == 2:
+        _forget_torn_headers(files, damage)
+    leave_out_strangers(files, version, info, damage)
+    placed = by_number(files, damage)
+    tell_zeros(placed, damage, has_creation_headers=has_creation_headers)
+    vain: list[RingFile] = []
+    if version == 2:
+        vain = [file for file in entered_in_vain(placed) if not _holds_later_flush(disk, file)]
+        placed = [file for file in placed if file not in vain]
+    ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
+    return Ring(JournalFormat(version), geometry, ordered, damage, vain, lacks_one)
+
+
+def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:
+    """A version-2 file whose first header was torn was not entered yet: nothing goes into it before that is synced."""
+    for file in files:
+        if file.torn_header is not None:
+            damage[:] = [
+                entry for entry in damage if entry.file != file.path or entry.offset != file.torn_header.offset
+            ]
+            file.used = False
+
+
+def _version(files: Sequence[RingFile], info: JournalInfo | None) -> int | None:
+    versions = Counter(file.header.version for file in files if file.header is not None)
+    if info is not None and info.version in versions:
+        return info.version
+    if versions:
+        return versions.most_common(1)[0][0]
+    # Every header is lost. In version 2 so are the salts; in version 1 the records still tell their lap.
+    if any(file.record_indicator is not None for file in files):
+        return 1
+    return 2 if info is not None and info.version == 2 and any(file.used for file in files) else None
+
+
+# ---- one file ----
+
+
+def _read_file(disk: Disk, number: int, path: str, geometry: Geometry, damage: list[Damage]) -> RingFile:
+    try:
+        opened = disk.open(path)
+    except OSError as error:
+        kind, files, reason = DamageKind.FILE_CANNOT_BE_OPENED, geometry.files, error.strerror or str(error)
+        damage.append(Damage(path, None, None, kind, number=number, files=files, reason=reason))
+        return RingFile(number, path, -1, None, used=True)
+    try:
+        return _examine(opened, number, path, geometry, damage)
+    finally:
+        opened.close()
+
+
+def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, damage: list[Damage]) -> RingFile:
+    if opened.size != geometry.file_size:
+        size, expected = opened.size, geometry.file_size
+        effect = Effect.RECORDS_BEYOND_END_LOST if size < expected else Effect.EXCESS_NOT_READ
+        kind = DamageKind.FILE_SIZE
+        damage.append(Damage(path, min(size, expected), None, kind, effect, size=size, expected=expected))
+    file = RingFile(number, path, opened.size, None, used=True)
+    try:
+        sector = opened.read(0, FILE_HEADER_SIZE)
+        file.header = decode_file_header(sector)
+        file.entered_again = was_entered_again(sector)
+    except RhmError as error:
+        if opened.size >= FILE_HEADER_SIZE:  # else that is told
+            kind = DamageKind.FILE_HEADER_CHECKSUM if error.fails_checksum else DamageKind.FILE_HEADER_BROKEN
+            entry = Damage(path, error.offset, None, kind, problem=error.what)
+            if _is_blank(opened):
+                file.torn_header = entry
+            damage.append(entry)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_UNREADABLE, reason=reason))
+    else:
+        if file.header is None:
+            file.used, file.is_blank = _has_data(opened), not has_creation_header(sector)
+            if file.used:
+                damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_MISSING))
+            return _with_indicator(opened, file, geometry)
+        for offset, problem in header_oddities(sector):
+            # Where the file's two numbers differ, the one that is not its name's is the wrong one.
+            if offset != LOGICAL_NUMBER_OFFSET or file.header.logical_number != number:
+                damage.append(Damage(path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))
+        file.goes_with_header = file.header.file_number == number or _records_go_with(opened, file.header)
+    return _with_indicator(opened, file, geometry)
+
+
+def _with_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) -> RingFile:
+    if file.used and (file.header is None or file.header.version == 1):
+        file.record_indicator = _record_indicator(opened, file, geometry)
+    return file
+
+
+def _records_go_with(opened: ReadableFile, header: FileHeader) -> bool:
+    """Whether the first record is one of the file that the header belongs to.
+
+    In version 2 it verifies with the header's salt, or begins elsewhere, where it cannot be seen. In version 1 it is
+    the one that the header names, or the tail of that one stands before it.
+    """
+    begin = header.first_record_offset
+    if not DATA_OFFSET <= begin < opened.size:
+        return header.version == 2
+    try:
+        if header.version == 1 and begin > DATA_OFFSET:
+            before = opened.read(begin - BLOCK_SIZE - TAIL_SIZE, BLOCK_SIZE + TAIL_SIZE)
+            return any(TAIL.pack(version_1_check(kind), header.rid) in before for kind in RECORD_KINDS)
+        first = decode_header(opened.read(begin, BLOCK_SIZE))
+        if header.version == 1:
+            return first.rid == header.rid
+        if first.size <= min(opened.size - begin, _LOST_HEADER_PROBE):
+            decode_record(opened.read(begin, first.size), salt=header.salt)
+    except (RhmError, OSError):
+        return False
+    return True
+
+
+def _holds_later_flush(disk: Disk, file: RingFile) -> bool:
+    """Whether a good record of a later flush than the one that made the header follows it, with no break between."""
+    header = file.header
+    assert header is not None
+    place = header.first_record_offset
+    try:
+        opened = disk.open(file.path)
+    except OSError:
+        return True
+    try:
+        while DATA_OFFSET <= place < opened.size:
+            size = decode_header(opened.read(place, BLOCK_SIZE)).size
+            record, _, _ = decode_record(opened.read(place, min(size, opened.size - place)), salt=header.salt)
+            if record.flush != header.first_flush & 0xFFFFFFFF:
+                return True
+            place += size
+    except (RhmError, OSError):
+        pass
+    finally:
+        opened.close()
+    return False
+
+
+def _is_blank(opened: ReadableFile) -> bool:
+    """Whether nothing was written behind the header yet: writing begins there."""
+    try:
+        return not opened.read(DATA_OFFSET, FILE_HEADER_SIZE).strip(b"\0")
+    except OSError:
+        return False
+
+
+def _has_data(opened: ReadableFile) -> bool:
+    """Whether a file with an all-zero header holds anything: its beginning and sectors all over it are looked at."""
+    step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
+    try:
+        offsets = (DATA_OFFSET, *range(step, opened.size, step))
+        return any(opened.read(offset, FILE_HEADER_SIZE).strip(b"\0") for offset in offsets)
+    except OSError:
+        return True
+
+
+def _record_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) -> int | None:
+    """The overwrite indicator of the first record in the file whose tail, or padding, shows that it is one."""
+    begin, length = DATA_OFFSET, _LOST_HEADER_PROBE
+    if file.header is not None and file.goes_with_header:
+        first = file.first_record(geometry)
+        if first is None:
+            return None
+        begin, length = DATA_OFFSET + first, _RECORD_PROBE
+    end = min(begin + length, opened.size, geometry.file_size)
+    for offset in range(begin, end, BLOCK_SIZE):
+        try:
+            block = opened.read(offset, BLOCK_SIZE)
+            header = decode_header(block)
+            if header.version == 1 and header.kind is not Kind.FILLER and _is_whole(opened, offset, header, block):
+                return header.flags & OVERWRITE_INDICATOR
+        except (RhmError, OSError):
+            continue
+    return None
+
+
+def _is_whole(opened: ReadableFile, offset: int, header: RecordHeader, block: bytes) -> bool:
+    if not header.has_tail:
+        return is_padding(block[header.header_size :])
+    tail = offset + header.tail_offset
+    if tail + TAIL_SIZE > opened.size:
+        return False
+    return decode_tail(opened.read(tail, TAIL_SIZE), 0) == (version_1_check(header.kind), header.rid)

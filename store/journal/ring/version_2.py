@@ -1,0 +1,298 @@
+"""The records of a version-2 journal, our own.
+
+A record is good if its checksum, with the salt of the file in which it begins, holds, and its flush number is due: that
+of the record before it, after the last record of a flush the next, or after a restart a much higher one. Where the
+number goes back, the record is an old one; where it runs ahead, the record was written to the wrong place. Which flush
+broke is known, because the last record of a flush is flagged: after such a record it is the next one, otherwise the
+present one. A record after the break counts only if one of a later flush follows: that one was written after the broken
+flush had been synced whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from formats.checksum import extend_crc32c
+from formats.rhm.file_header import FIRST_RECORD_OFFSETS
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.headers import FLAGS_SHIFT, FLUSH, FLUSH_OFFSET, HEADER_2, RESTART_GAP, word
+from formats.rhm.records import (
+    LAST_OF_FLUSH,
+    MAGIC_PREFIX,
+    MAX_HEADER_SIZE,
+    SALT,
+    SEAL,
+    TAIL,
+    TAIL_SIZE,
+    Kind,
+    RecordHeader,
+    decode_header,
+    decode_tail,
+    version_2_check,
+)
+from store.journal.ring.order import RingFile
+from store.journal.records import LEAST_WINDOW, RUN_UP, EndState, JournalRecords, RecordSink, Verdict
+from store.journal.records import RecordHeader as AnyRecordHeader
+from store.journal.stream import JournalStream
+
+_CHUNK: Final = 1 << 20  # bytes of data checksummed at a time
+_WORK: Final = 8  # a walk checksums at most so many times the journal's size ...
+_CHEAP_RECORD: Final = 4096  # ... and after that only records of at most so many bytes
+_LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
+_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+_DEQUEUE: Final = word(Kind.DEQUEUE, 2)
+
+
+@dataclass(slots=True)
+class FlushState:
+    """Which flush the walk is in.
+
+    Attributes:
+        number: that of the last good record, 64 bits.
+        complete: whether that record was flagged as the last of its flush.
+        sealed: whether it was the seal of a clean close.
+        begun: whether there was one; before that, `number` is that of the oldest file's header.
+    """
+
+    number: int = 0
+    complete: bool = False
+    sealed: bool = False
+    begun: bool = False
+
+    def expand(self, low: int) -> int:
+        """The 64-bit flush number whose low 32 bits are `low`: the one nearest to the present number."""
+        step = (low - self.number) & 0xFFFFFFFF
+        return self.number + step if step < 0x80000000 else self.number + step - 0x100000000
+
+    def advance(self, header: RecordHeader) -> None:
+        """A good record was read."""
+        self.number = self.expand(header.flush)
+        self.complete = bool(header.flags & LAST_OF_FLUSH)
+        self.sealed = header.kind is Kind.FILLER and bool(header.flags & SEAL)
+        self.begun = True
+
+    def is_due(self, header: RecordHeader) -> bool:
+        """Whether a record of that flush, which does not go back, may follow the last good one."""
+        number = self.expand(header.flush)
+        restarted = header.kind is Kind.FILLER and number - self.number >= RESTART_GAP
+        return not self.begun or number == self.next_to_break or restarted
+
+    @property
+    def next_to_break(self) -> int:
+        """The flush in which a bad record after the last good one belongs."""
+        return self.number + 1 if self.complete else self.number
+
+
+class Version2Records(JournalRecords):
+    """The records of one version-2 journal."""
+
+    magic: ClassVar[bytes] = MAGIC_PREFIX
+    max_header_size: ClassVar[int] = MAX_HEADER_SIZE
+    first_record_field: ClassVar[int] = FIRST_RECORD_OFFSETS[2]
+    usual_flags: ClassVar[int] = LAST_OF_FLUSH
+
+    def __init__(self, stream: JournalStream, files: list[RingFile]) -> None:
+        super().__init__(stream)
+        self._files = files
+        self._bytes_checked = 0
+        self._most_checked = _WORK * sum(max(file.size, 0) for file in files)
+        headers = [file.header for file in files if file.header is not None]
+        self._flush = FlushState(headers[0].first_flush if headers else 0)
+
+    # ---- one record ----
+
+    def examine(self, place: int) -> Verdict:
+        """What stands at `place`, where the record that follows the last good one is due."""
+        verdict = super().examine(place)
+        header = verdict.header
+        if verdict.problem is not None or not isinstance(header, RecordHeader) or self._flush.is_due(header):
+            return verdict
+        number, due = self._flush.expand(header.flush), self._flush.next_to_break
+        if self._begins_file(place, number):
+            return verdict
+        return Verdict(header, f"{header.kind.label} record of flush {number}, where one of flush {due} is due")
+
+    def _begins_file(self, place: int, number: int) -> bool:
+        """Whether a record of flush `number` is the first in its file by the file's header, and of the right flush."""
+        index, offset = divmod(place, self._stream.data_size)
+        header = self._files[index].header
+        if header is None or header.first_record_offset != offset + self._stream.geometry.header_size:
+            return False
+        return number - header.first_flush in (0, 1)  # the one that made the header, or that after it
+
+    def missing_before(self, place: int) -> tuple[int, int] | None:
+        """The flush of the record before, and that of the first one in a file, if there should be others between."""
+        header = self._header(place)
+        if not isinstance(header, RecordHeader) or self._flush.is_due(header):
+            return None
+        return self._flush.number, self._flush.expand(header.flush)
+
+    def _decode_header(self, buffer: bytes) -> RecordHeader:
+        return decode_header(buffer)
+
+    def _check(self, header: AnyRecordHeader, place: int) -> Verdict:
+        assert isinstance(header, RecordHeader)
+        if header.version != 2:
+            return Verdict(None, f"record of version {header.version} in a journal of version 2")
+        file = self._files[place // self._stream.data_size]
+        if file.header is None:
+            return Verdict(header, "not to be verified: the file's header, which holds the salt, is lost")
+        check, rid = decode_tail(self._stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
+        if rid != header.rid:
+            return Verdict(header, f"{header.kind.label} record without its tail")
+        if self._bytes_checked > self._most_checked and header.size > _CHEAP_RECORD:
+            what = f"{header.kind.label} record is not verified: too much of the journal was looked at over and over"
+            return Verdict(header, what)
+        head = self._stream.read(place, header.header_size)
+        xid = self._stream.read(place + header.header_size, header.xid_size)
+        crc = self._data_crc(place + header.header_size + header.xid_size, header.stored_size)
+        if check != version_2_check(head, xid, crc, file.header.salt):
+            return Verdict(header, f"{header.kind.label} record fails its checksum", fails_checksum=True)
+        if self._flush.expand(header.flush) < self._flush.number:
+            return Verdict(header, f"{header.kind.label} record of an older flush", stale=True)
+        return Verdict(header, None, xid=xid)
+
+    def _data_crc(self, place: int, size: int) -> int:
+        self._bytes_checked += size
+        crc = 0
+        for chunk_place in range(place, place + size, _CHUNK):
+            crc = extend_crc32c(crc, self._stream.read(chunk_place, min(_CHUNK, place + size - chunk_place)))
+        return crc
+
+    def taken(self, header: AnyRecordHeader, place: int) -> None:
+        """A good record was read: its flush is the present one."""
+        super().taken(header, place)
+        assert isinstance(header, RecordHeader)
+        self._flush.advance(header)
+
+    # ---- runs of plain records ----
+
+    def run(self, place: int, file_end: int, sink: RecordSink) -> int:
+        """Take plain records from `place` on, and move the present flush along."""
+        header = self._files[place // self._stream.data_size].header
+        if header is None:
+            return place
+        window, at = self._stream.window(place, LEAST_WINDOW)
+        base = place - at
+        length = len(window)
+        stop = min(file_end - base, length - MAX_HEADER_SIZE + 1)
+        enqueue, dequeue, flush = sink.enqueue, sink.dequeue, self._flush
+        salt = SALT.pack(header.salt)
+        header_size, unpack_header, unpack_tail, extend = (
+            HEADER_2.size,
+            HEADER_2.unpack_from,
+            TAIL.unpack_from,
+            extend_crc32c,
+        )
+        number, complete, last_head = flush.number, flush.complete, 0
+        due = (number + complete) & 0xFFFFFFFF
+        while at < stop:
+            head, rid, xid_size, record_flush, datum = unpack_header(window, at)
+            kind = head & ~_LAST
+            data = tail = at + header_size
+            if kind == _ENQUEUE:
+                tail += datum
+            elif kind != _DEQUEUE:
+                break
+            after = (tail + TAIL_SIZE + BLOCK_SIZE - 1) & -BLOCK_SIZE
+            if xid_size or after > length:
+                break
+            crc = extend(extend(0, window[data:tail]), window[at:data] + salt)
+            if unpack_tail(window, tail) != (crc, rid):
+                break
+            if record_flush != due:
+                break
+            number += complete
+            complete = head & _LAST != 0
+            due = (number + complete) & 0xFFFFFFFF
+            if kind == _ENQUEUE:
+                enqueue(rid, base + at)
+            else:
+                dequeue(rid, datum, base + at)
+            last_head = head
+            at = after
+        if last_head:
+            flush.number, flush.complete, flush.sealed, flush.begun = number, complete, False, True
+        return base + at
+
+    # ---- breaks, and the end ----
+
+    def after_break(self, place: int, _likely: int | None) -> int | None:
+        """The first good record after what broke the chain at `place`: checksums tell, wherever it stands."""
+        found = self.search(place + BLOCK_SIZE)
+        if found is not None:
+            (low,) = FLUSH.unpack(self._stream.read(found + FLUSH_OFFSET, FLUSH.size))
+            self._flush.number, self._flush.complete = self._flush.expand(low), False  # due now, whatever was before
+        return found
+
+    def search(self, place: int, end: int | None = None) -> int | None:
+        """The first good record at or after `place` that may be believed (the module's docstring)."""
+        broken = self._flush.next_to_break
+        rest_of_broken: int | None = None
+        for candidate in self._candidates(place, end):
+            (low,) = FLUSH.unpack(self._stream.read(candidate + FLUSH_OFFSET, FLUSH.size))
+            number = self._flush.expand(low)
+            if number < broken or (number == broken and rest_of_broken is not None):
+                continue
+            header = self._header(candidate)
+            if header is None:
+                continue
+            if super().examine(candidate).problem is not None:
+                continue
+            if number > broken:
+                return candidate if rest_of_broken is None else rest_of_broken
+            rest_of_broken = candidate
+        return None
+
+    def entry(self, found: int) -> int | None:
+        """The first record of the flush of `found`: from there on the walk itself tells what is torn, old or damaged.
+
+        What a torn flush left behind the journal's end has lost its beginning to the flush written over it. So the
+        flush that is found to begin before it is a later one, and the walk ends before it comes to `found`.
+        """
+        span = RUN_UP
+        while found > span:
+            begun = self._flush_begun(found - span, found)
+            if begun is not None:
+                (low,) = FLUSH.unpack(self._stream.read(begun + FLUSH_OFFSET, FLUSH.size))
+                self._flush = FlushState(self._flush.expand(low))
+                return begun
+            span *= 4
+        return None
+
+    def _flush_begun(self, place: int, found: int) -> int | None:
+        """The last record from `place` on, up to `found`, that begins a flush; None if there is none."""
+        begun: int | None = None
+        chained = False  # whether a record leads to `place`
+        last_flush: int | None = None  # its flush, if it is the last one of that
+        while place <= found:
+            header = self._header(place) if chained else None
+            if not isinstance(header, RecordHeader) or header.version != 2 or place + header.size > self._stream.size:
+                next_place = self.first_good(place, found + BLOCK_SIZE)
+                if next_place is None:
+                    break
+                place, chained, last_flush = next_place, True, None
+                continue
+            matters = last_flush is not None or header.flags & LAST_OF_FLUSH
+            is_good = matters and super().examine(place).problem is None
+            if is_good and last_flush is not None and 0 < (header.flush - last_flush) & 0xFFFFFFFF < 0x80000000:
+                begun = place
+            last_flush = header.flush if is_good and header.flags & LAST_OF_FLUSH else None
+            place += header.size
+        return begun
+
+    def can_verify(self, place: int) -> bool:
+        """Whether the salt is known of the file in which `place` lies."""
+        return self._files[place // self._stream.data_size].header is not None
+
+    def begins_record(self, place: int, verdict: Verdict) -> bool:
+        """Whether the broken record is of a later flush than the last good one."""
+        header = verdict.header
+        if verdict.stale or not isinstance(header, RecordHeader) or not self.can_verify(place):
+            return False
+        return self._flush.expand(header.flush) > self._flush.number
+
+    def end_state(self) -> EndState:
+        """A flush whose last record is missing is torn."""
+        return EndState(not self._flush.complete, self._flush.sealed, self._flush.number)

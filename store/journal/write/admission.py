@@ -1,0 +1,112 @@
+"""Whether a record may be written to a version-2 journal: the rules of `space`, applied.
+
+Most plain records need not ask. `ends` works out up to which place in the present file enqueues and dequeues may be
+appended, whatever they are; a record that would go beyond takes the long way through the other methods. Each of them
+lets a record pass, or raises:
+
+    JournalFullError    there is no room, and none will be until messages are dequeued
+    JournalBusyError    there will be once what is gathered is flushed, and compaction was told how much
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
+from store.journal.write.compaction import Compactor
+from store.journal.write.flushes import FlushQueue
+from store.journal.write.live_records import LiveRecords
+from store.journal.write.space import MAX_BLOCKS, RingSpace
+from store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError, over_threshold
+from store.journal.write.write_batch import WriteBatch
+
+#: As `Admission.ends`: no plain record may be appended without asking.
+NOWHERE: Final = (-1, -1)
+
+
+class Admission:
+    """Decides what may be added to one journal.
+
+    Args:
+        title: names the journal in errors.
+        batch, flushes, space, records, compactor: the journal's.
+    """
+
+    __slots__ = ("_batch", "_compactor", "_flushes", "_records", "_space", "_title")
+
+    def __init__(
+        self,
+        title: str,
+        batch: WriteBatch,
+        flushes: FlushQueue,
+        space: RingSpace,
+        records: LiveRecords,
+        compactor: Compactor,
+    ) -> None:
+        self._title, self._batch, self._flushes = title, batch, flushes
+        self._space, self._records, self._compactor = space, records, compactor
+
+    def threshold(self, blocks: int, count: int, largest: int, outcome: int) -> None:
+        """The first rule of `space`, for `count` messages of `blocks` in all, and what their outcome needs."""
+        if largest > MAX_BLOCKS:
+            raise ThresholdError(f"{self._title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
+        if blocks + count + outcome > self._records.room:
+            raise self._over_threshold()
+
+    def kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:
+        """The other rules: room for `blocks` that stay: `count` messages, and dequeues of `escorts` blocks."""
+        space, records, position = self._space, self._records, self._batch.position
+        kept = blocks + space.reserve if count else blocks
+        messages, outcomes = records.messages + count, records.outcomes + outcome
+        longest, escorts = max(records.largest, largest), records.escorts + escorts
+        while not space.drains(free := space.free(position) - kept, messages, outcomes):
+            wanted = space.compaction_needs(longest, escorts)
+            if not space.compacts(records.blocks + kept, longest, escorts):
+                wanted = space.draining_needs(messages, outcomes)
+            if free >= wanted:
+                break
+            if not space.break_pins(self._flushes.synced_place):
+                raise self._busy(kept + wanted) if self._can_progress() else self._over_threshold()
+        records.largest = longest
+
+    def removal(self, blocks: int = 1) -> None:
+        """Room for a dequeue or an outcome: there is some by the rules that enqueues keep, perhaps after compaction."""
+        space, records, position = self._space, self._records, self._batch.position
+        half = space.margin // 2
+        needs = space.compaction_needs(records.largest, records.escorts)
+        while (free := space.free(position)) < needs - half:
+            if space.drains(free + half, records.messages, records.outcomes):
+                return
+            if space.break_pins(self._flushes.synced_place):
+                continue
+            if self._can_progress():
+                raise self._busy(min(needs, space.draining_needs(records.messages, records.outcomes)))
+            if free < blocks:
+                raise JournalFullError(f"Journal full on {self._title}.")
+            return
+
+    def _can_progress(self) -> bool:
+        return bool(self._batch.pieces) or not self._flushes.is_empty or self._compactor.can_copy()
+
+    def _busy(self, wanted: int) -> JournalBusyError:
+        self._compactor.wait_for(wanted)
+        return JournalBusyError(f"{self._title}: no room before what was gathered is flushed")
+
+    def _over_threshold(self) -> ThresholdError:
+        return over_threshold(self._title, self._space.files, self._space.file * BLOCK_SIZE // PAGE_SIZE)
+
+    def ends(self) -> tuple[int, int]:
+        """Up to where plain records may be appended without asking: within the present file, whatever they are.
+
+        Returns:
+            The place that the end of an enqueue may not pass, and that before which a dequeue must begin; -1 for none.
+        """
+        space, records, position, file_end = self._space, self._records, self._batch.position, self._batch.file_end
+        rest = file_end - position
+        free, messages = space.free(position), records.messages
+        if space.drains(free - space.reserve - rest, messages + rest, records.outcomes):
+            return file_end, file_end
+        end = space.end - space.compaction_needs(records.largest, records.escorts) - space.flush
+        if space.compacts(records.blocks + rest + space.reserve, records.largest, records.escorts):
+            return min(file_end, end - space.reserve), min(file_end, end + space.margin // 2)
+        return -1, file_end if space.drains(free, messages, records.outcomes) else -1

@@ -1,0 +1,158 @@
+"""The flushes of a version-2 journal that are complete, and the steps that bring them onto disk, one after another.
+
+A flush is the bytes of its records, one after another, from the place where it starts. Cut into files, it is one step;
+but a file's header must be synced before any data goes into that file, so each file that the flush enters makes one
+step more:
+
+    step 1    the rest of the present file, and the header of the next
+    step 2    what goes into that file, and the header of the one after it, and so on
+
+A flush that begins with a new file has only that file's header in its first step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from store.journal.write.step import Step, Write
+
+
+@dataclass(slots=True)
+class Flush:
+    """A flush that is complete and not yet synced.
+
+    Attributes:
+        number: its number, 64 bits.
+        start: the place, in blocks of the endless stream, where it begins.
+        end: the place behind it.
+        content: its bytes.
+        headers: file, counted over all laps -> the header of each file that it enters, after the place where it goes.
+        placed: file, counted over all laps -> messages in it that `RingSpace` does not count yet.
+        removed: the live records, packed, that are no longer live when it is synced.
+    """
+
+    number: int
+    start: int
+    end: int
+    content: bytes
+    headers: dict[int, tuple[int, bytes]]
+    placed: dict[int, int]
+    removed: list[int]
+
+
+class FlushQueue:
+    """The flushes that are complete and not yet synced. One step is under way at a time.
+
+    Args:
+        geometry: number and size of the files.
+        page: bytes that one write has at most.
+        synced: number of the last flush that is on the disk; 0 for none.
+        place: where it ends.
+
+    Attributes:
+        synced: number of the last flush that is on the disk.
+        synced_place: where that ends, and what is not synced begins.
+        in_flight: the flush whose steps are being handed out; None between two.
+        is_under_way: whether a step was handed out that is not yet synced.
+    """
+
+    __slots__ = (
+        "_file",
+        "_files",
+        "_page",
+        "_steps",
+        "_waiting",
+        "in_flight",
+        "is_under_way",
+        "synced",
+        "synced_place",
+    )
+
+    def __init__(self, geometry: Geometry, *, page: int, synced: int, place: int) -> None:
+        self._files, self._file, self._page = geometry.files, geometry.data_size // BLOCK_SIZE, page
+        self.synced, self.synced_place = synced, place
+        self.in_flight: Flush | None = None
+        self.is_under_way = False
+        self._waiting: deque[Flush] = deque()
+        self._steps: deque[Step] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every flush that was closed is on the disk."""
+        return self.in_flight is None and not self._waiting
+
+    @property
+    def last(self) -> int:
+        """Number of the last flush that was closed."""
+        if self._waiting:
+            return self._waiting[-1].number
+        return self.synced if self.in_flight is None else self.in_flight.number
+
+    def add(self, flush: Flush) -> None:
+        """A flush is complete."""
+        self._waiting.append(flush)
+
+    def next_step(self) -> Step | None:
+        """The next step, which is under way then; None if there is none, or one is under way."""
+        if self.is_under_way:
+            return None
+        if self.in_flight is None:
+            if not self._waiting:
+                return None
+            self.in_flight = self._waiting.popleft()
+            self._steps = deque(steps(self.in_flight, self._files, self._file, self._page))
+        self.is_under_way = True
+        return self._steps.popleft()
+
+    def step_synced(self) -> Flush | None:
+        """The step under way is synced. Returns its flush, if it was the last of that."""
+        flush = self.in_flight
+        assert self.is_under_way
+        assert flush is not None
+        self.is_under_way = False
+        if self._steps:
+            return None
+        self.in_flight = None
+        self.synced, self.synced_place = flush.number, flush.end
+        return flush
+
+    def step_lost(self) -> None:
+        """Nobody knows what became of the step under way, if there is one."""
+        self.is_under_way = False
+
+
+def steps(flush: Flush, files: int, file_blocks: int, page: int) -> Iterator[Step]:
+    """The steps of a flush.
+
+    Args:
+        flush: what is to be written.
+        files: number of files in the ring.
+        file_blocks: blocks of data area in each.
+        page: bytes that one write has at most.
+    """
+    writes: list[Write] = []
+    touched: dict[int, None] = {}
+    content, at, place = memoryview(flush.content), 0, flush.start
+    while place < flush.end:
+        index, block = divmod(place, file_blocks)
+        number = index % files
+        header = flush.headers.get(index) if block == 0 else None
+        if header is not None:
+            writes.append(Write(number, *header))
+            touched[number] = None
+            yield Step(tuple(writes), tuple(touched))
+            writes, touched = [], {}
+        end = min(flush.end, (index + 1) * file_blocks)
+        stop = at + (end - place) * BLOCK_SIZE
+        offset = DATA_OFFSET + block * BLOCK_SIZE
+        while at < stop:
+            count = min(page, stop - at)
+            writes.append(Write(number, offset, content[at : at + count]))
+            at += count
+            offset += count
+        touched[number] = None
+        place = end
+    yield Step(tuple(writes), tuple(touched))

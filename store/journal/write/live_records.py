@@ -1,0 +1,180 @@
+"""The live records of a version-2 journal that is written: where they are, who holds them, and what they take up.
+
+A message is live from its enqueue until its removal is synced by what is appended: a dequeue, or the outcome of the
+transaction that dequeues it. The dequeue of an open transaction, its *escort*, is kept like a live record until the
+transaction is over, and goes where its message goes.
+"""
+
+from __future__ import annotations
+
+from formats.rhm.headers import record_blocks
+from store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
+from store.journal.write.write_batch import WriteBatch
+from store.journal.write.writer_state import OpenTransaction
+
+
+class LiveRecords:
+    """What is live in one journal.
+
+    A writer that appends plain records by itself keeps `live` and `room` for them (`WriteBatch`).
+
+    Args:
+        batch: takes note of what is no longer live when its flush is synced.
+        space: takes note of the files in which there is something live.
+        live: record id -> place and blocks, packed, of every live record in order of place. It is taken over.
+        transactions: xid -> the open transaction. Likewise.
+
+    Attributes:
+        live, transactions: as above.
+        locked: message -> the open transaction that enqueues or dequeues it.
+        room: blocks that enqueues may still fill by the threshold: that less the live blocks, one for each message,
+            and what the outcomes of open transactions need.
+        outcomes: blocks of these outcomes.
+        escorts: blocks of the dequeues of open transactions.
+        largest: blocks of the longest record that is live, or longer.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_escort_count",
+        "_space",
+        "escorts",
+        "largest",
+        "live",
+        "locked",
+        "outcomes",
+        "room",
+        "transactions",
+    )
+
+    def __init__(
+        self,
+        batch: WriteBatch,
+        space: RingSpace,
+        live: dict[int, int],
+        transactions: dict[bytes, OpenTransaction],
+    ) -> None:
+        self._batch, self._space = batch, space
+        self.live, self.transactions = live, transactions
+        self.locked: dict[int, bytes] = {}
+        self.outcomes = self.escorts = self._escort_count = 0
+        for xid, transaction in transactions.items():
+            self.outcomes += self.outcome_blocks(xid)
+            self.escorts += sum(live[rid] & SIZE_MASK for rid in transaction.dequeues.values())
+            self._escort_count += len(transaction.dequeues)
+            self.locked.update(dict.fromkeys((*transaction.dequeues, *transaction.enqueues), xid))
+        sizes = [packed & SIZE_MASK for packed in live.values()]
+        self.largest = max(sizes, default=1)
+        self.room = space.threshold - sum(sizes) - self.messages - self.outcomes
+        space.hold_all(live.values())
+        oldest = min((packed >> SIZE_BITS for packed in live.values()), default=batch.position)
+        space.oldest = min(oldest, batch.position) // space.file
+
+    # ---- what there is ----
+
+    @property
+    def messages(self) -> int:
+        """Messages that need a dequeue yet, those of open transactions included."""
+        return len(self.live) - self._escort_count
+
+    @property
+    def blocks(self) -> int:
+        """Live blocks."""
+        return self._space.threshold - self.room - self.messages - self.outcomes
+
+    def outcome_blocks(self, xid: bytes) -> int:
+        """Blocks that a transaction's commit or abort needs, in a flush of its own."""
+        return record_blocks(0, len(xid)) + self._space.flush
+
+    def new_outcome(self, xid: bytes) -> int:
+        """The same of a transaction that is to be begun; 0 for one that is open."""
+        return 0 if xid in self.transactions else self.outcome_blocks(xid)
+
+    def may_dequeue(self, target: int, xid: bytes) -> bool:
+        """Whether there is such a message that the transaction, or for an empty id anybody, may dequeue."""
+        holder = self.locked.get(target)
+        if target not in self.live or holder is None:
+            return target in self.live
+        return holder == xid and target not in self.transactions[xid].dequeues
+
+    def escort_of(self, target: int) -> int | None:
+        """Record id of the dequeue by which an open transaction would remove the message; None if none would."""
+        xid = self.locked.get(target)
+        return None if xid is None else self.transactions[xid].dequeues.get(target)
+
+    # ---- what is appended ----
+
+    def enqueued(self, rid: int, place: int, blocks: int, xid: bytes = b"") -> None:
+        """A message was appended, by the transaction `xid` if there is one, which it begins if it is not open."""
+        if xid:
+            self._begun(xid).enqueues[rid] = None
+            self.locked[rid] = xid
+        self._keep(rid, place, blocks)
+        self.room -= 1
+
+    def escorted(self, rid: int, target: int, place: int, blocks: int, xid: bytes) -> OpenTransaction:
+        """The dequeue `rid` of the message `target` by a transaction was appended. Returns the transaction."""
+        transaction = self._begun(xid)
+        transaction.dequeues[target] = rid
+        self.locked[target] = xid
+        self._keep(rid, place, blocks)
+        self.escorts += blocks
+        self._escort_count += 1
+        return transaction
+
+    def dequeued(self, target: int) -> None:
+        """A message was dequeued outside of any transaction."""
+        self.room += self._drop(target) + 1
+
+    def committed(self, xid: bytes) -> None:
+        """The transaction is over: what it dequeued is gone."""
+        transaction = self._ended(xid)
+        for target, escort in transaction.dequeues.items():
+            self.dequeued(target)
+            self._drop_escort(escort)
+
+    def aborted(self, xid: bytes) -> None:
+        """The transaction is over: what it enqueued is gone."""
+        transaction = self._ended(xid)
+        for escort in transaction.dequeues.values():
+            self._drop_escort(escort)
+        for rid in transaction.enqueues:
+            self.dequeued(rid)
+
+    def moved(self, rid: int, place: int, blocks: int) -> None:
+        """A copy of a live record was appended, which takes its place."""
+        self.room += self._drop(rid)
+        self._keep(rid, place, blocks)
+
+    def _begun(self, xid: bytes) -> OpenTransaction:
+        transaction = self.transactions.get(xid)
+        if transaction is None:
+            transaction = self.transactions[xid] = OpenTransaction(xid)
+            self.outcomes += self.outcome_blocks(xid)
+            self.room -= self.outcome_blocks(xid)
+        return transaction
+
+    def _ended(self, xid: bytes) -> OpenTransaction:
+        transaction = self.transactions.pop(xid)
+        self.outcomes -= self.outcome_blocks(xid)
+        self.room += self.outcome_blocks(xid)
+        for target in (*transaction.dequeues, *transaction.enqueues):
+            self.locked.pop(target, None)
+        return transaction
+
+    def _keep(self, rid: int, place: int, blocks: int) -> None:
+        self.live[rid] = place << SIZE_BITS | blocks
+        self._space.hold(place, blocks)
+        self.room -= blocks
+
+    def _drop(self, rid: int) -> int:
+        """A record is no longer live once what is appended now is synced. Returns its blocks."""
+        packed = self.live.pop(rid)
+        self._batch.removed.append(packed)
+        return packed & SIZE_MASK
+
+    def _drop_escort(self, rid: int) -> None:
+        blocks = self._drop(rid)
+        self.room += blocks
+        self.escorts -= blocks
+        self._escort_count -= 1

@@ -1,0 +1,99 @@
+"""From a version-2 journal as recovery read it to the state in which its writer takes it up.
+
+Recovery counts bytes from the beginning of the oldest file; the writer counts blocks through the endless stream of all
+laps. Which lap it is does not matter beyond the overwrite indicator, which tells an odd one from an even one.
+"""
+
+from __future__ import annotations
+
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, RecordHeader, decode_header
+from store.journal.journal import Journal
+from store.journal.ring.order import RingFile
+from store.journal.reader import JournalEnd
+from store.journal.recovery import JournalRecovery
+from store.journal.ring.files import Ring
+from store.journal.write.space import SIZE_BITS
+from store.journal.write.writer_state import OpenTransaction, WriterState, new_state
+
+
+class NotToBeTakenUpError(Exception):
+    """A journal whose files are too damaged to go on writing."""
+
+
+def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> WriterState:
+    """What `journal` holds, its open transactions not yet resolved.
+
+    Args:
+        journal: the journal, open for reading.
+        recovery: what a walk over all of it found.
+        end: where the walk ended; None if nothing was ever written.
+
+    Raises:
+        NotToBeTakenUpError: a file's header is lost.
+        OSError: it cannot be read.
+    """
+    files = [file for file in journal.files.files if isinstance(file, RingFile)]
+    if end is None or not files:
+        return new_state()
+    file_blocks = journal.files.geometry.data_size // BLOCK_SIZE
+    first, salts = _laps(files, journal.files.geometry.files)
+    base = first * file_blocks
+
+    # Place, record id, blocks. Of a message only its size is read: there may be very many.
+    kept = [(place, rid, _blocks(journal, place)) for rid, place, _ in recovery.messages.in_place_order()]
+    known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
+    transactions: dict[bytes, OpenTransaction] = {}
+    holders: dict[int, OpenTransaction] = {}
+    for transaction in recovery.transactions:
+        opened = transactions[transaction.xid] = OpenTransaction(transaction.xid)
+        for operation in transaction:
+            if operation.is_enqueue:
+                kept.append((operation.place, operation.rid, _blocks(journal, operation.place)))
+                known.add(operation.rid)
+                opened.enqueues[operation.rid] = None
+        for operation in transaction:
+            if not operation.is_enqueue and operation.rid in known:
+                header = _header(journal, operation.place)
+                before = holders.get(operation.rid)
+                if before is not None:  # a transaction that was dropped without an abort; the later one counts
+                    kept = [entry for entry in kept if entry[1] != before.dequeues[operation.rid]]
+                    del before.dequeues[operation.rid]
+                holders[operation.rid] = opened
+                opened.dequeues[operation.rid] = header.rid
+                if header.flags & COMMIT_DECISION:
+                    opened.commit_decisions.add(header.rid)
+                kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
+    live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
+    vain = journal.files.vain if isinstance(journal.files, Ring) else []
+    slots = {file.number: file.header.slot for file in [*files, *vain] if file.header is not None}
+    # A file may have been entered again and again, by restarts of which nothing else is left. Of its two headers the
+    # one with the higher flush number counts, so the next one's has to be higher than that of any that is there.
+    flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
+    is_sealed = end.sealed and not end.torn
+    position = base + end.place // BLOCK_SIZE
+    return WriterState(position, flush, end.flush, is_sealed, salts, slots, live, transactions)
+
+
+def _laps(files: list[RingFile], count: int) -> tuple[int, dict[int, int]]:
+    """The oldest file, counted over all laps, and the salts of all."""
+    salts = {}
+    first = None
+    for position, file in enumerate(files):
+        if file.header is None:
+            raise NotToBeTakenUpError(f"{file.path}: the file's header is lost")
+        if first is None:
+            first = file.header.overwrite_indicator * count + file.header.file_number
+        salts[first + position] = file.header.salt
+    assert first is not None
+    return first, salts
+
+
+def _blocks(journal: Journal, place: int) -> int:
+    """Blocks of the enqueue record at `place`."""
+    data, size = journal.data_of_enqueue(place)
+    return (data - place + size + TAIL_SIZE + BLOCK_SIZE - 1) // BLOCK_SIZE
+
+
+def _header(journal: Journal, place: int) -> RecordHeader:
+    return decode_header(journal.stream.read(place, MAX_HEADER_SIZE))

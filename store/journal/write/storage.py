@@ -1,0 +1,219 @@
+"""The files of one journal that is written: made, written in steps, and read where the writer asks for it.
+
+At most two of them are open while nothing is under way: the one that is written, and the one before or after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from formats.rhm.jinf import JournalInfo, encode_jinf
+from store.disk import Disk
+from store.journal.directory import DELETED, INFO_SUFFIX, data_path
+from store.journal.write.step import Step
+from store.writable_disk import WritableDisk, WritableFile
+
+_OPEN_FILES = 2
+
+
+def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
+    """Make a journal's directory with its empty files and then its info file, all of it synced but its own name.
+
+    Each file gets a creation header, if the info file says that they have them.
+
+    Raises:
+        OSError: it cannot be made. Nothing is left of it, unless the disk does not remove it either.
+    """
+    disk.make_directory(directory)
+    try:
+        _fill(disk, directory, info)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_journal(disk, directory)
+        raise
+
+
+def _fill(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
+    for number in range(info.geometry.files):
+        file = disk.create(data_path(directory, info.base_name, number), info.geometry.file_size)
+        try:
+            if info.creation_headers:
+                write_creation_header(file, info, number)
+            file.sync()
+        finally:
+            file.close()
+    content = encode_jinf(info)
+    file = disk.create(posixpath.join(directory, f"{info.base_name}.jinf"), len(content))
+    try:
+        file.write(0, content)
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory(directory)
+
+
+def write_creation_header(file: WritableFile, info: JournalInfo, number: int) -> None:
+    """Write the header that file `number` of a version-2 journal has from its creation on. Raises OSError."""
+    header = FileHeader(
+        2,
+        0,
+        number,
+        0,
+        info.seconds,
+        info.nanoseconds,
+        queue_id=info.queue_id,
+        incarnation=info.incarnation,
+        flush_alignment=info.flush_alignment,
+    )
+    file.write(CREATION_SLOT * SLOT_SIZE, encode_header_slot(header))
+
+
+def mark_deleted(disk: WritableDisk, directory: str) -> None:
+    """Mark a journal as one whose queue is being deleted: without its queue, nothing in it is missed."""
+    path = posixpath.join(directory, DELETED)
+    if not disk.is_file(path):
+        disk.create(path, 0).close()
+    disk.sync_directory(directory)
+
+
+def unmark_deleted(disk: WritableDisk, directory: str) -> None:
+    """The queue was not deleted after all."""
+    disk.remove(posixpath.join(directory, DELETED))
+    disk.sync_directory(directory)
+
+
+def remove_journal(disk: WritableDisk, directory: str) -> None:
+    """Remove a journal's directory. What is in it that is no file is left, and the directory with it: OSError.
+
+    The mark of a deletion goes last, so that what a crash leaves still has it.
+    """
+    names = disk.names(directory)
+    for name in names:
+        if name != DELETED:
+            disk.remove(posixpath.join(directory, name))
+    if DELETED in names:
+        disk.sync_directory(directory)
+        disk.remove(posixpath.join(directory, DELETED))
+    disk.remove_directory(directory)
+
+
+def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None:
+    """Give back the space of an empty journal whose queue was refused. Its directory stays, with its mark.
+
+    The catalogue's batch failed, and may be on the disk all the same. If the next start finds the queue in the
+    catalogue, `is_withdrawn` tells it that nothing is missing.
+
+    The info file becomes the mark: no kill leaves one without the other, and no new file is needed on a full disk.
+
+    Raises:
+        OSError: the disk does not do it.
+    """
+    disk.rename(posixpath.join(directory, base_name + INFO_SUFFIX), posixpath.join(directory, DELETED))
+    disk.sync_directory(directory)
+    for name in disk.names(directory):
+        if name != DELETED:
+            disk.remove(posixpath.join(directory, name))
+    empty = posixpath.join(directory, DELETED + ".new")
+    disk.create(empty, 0).close()  # there is room for it now, and with it the mark takes none
+    disk.rename(empty, posixpath.join(directory, DELETED))
+
+
+def is_withdrawn(disk: Disk, directory: str) -> bool:
+    """Whether `withdraw_journal` was begun: a deletion that was cut short leaves the info file of a known queue."""
+    try:
+        names = disk.names(directory)
+    except OSError:
+        return False  # there is none, or it cannot be looked into, which opening it says
+    return DELETED in names and not any(name.endswith(INFO_SUFFIX) for name in names)
+
+
+class JournalStorage:
+    """The files of one journal.
+
+    Args:
+        disk: where they are.
+        directory: the journal's.
+        base_name: what their names begin with.
+        geometry: their number and size.
+    """
+
+    __slots__ = ("_base_name", "_directory", "_disk", "_file_blocks", "_geometry", "_open")
+
+    def __init__(self, disk: WritableDisk, directory: str, base_name: str, geometry: Geometry) -> None:
+        self._disk, self._directory, self._base_name, self._geometry = disk, directory, base_name, geometry
+        self._file_blocks = geometry.data_size // BLOCK_SIZE
+        self._open: dict[int, WritableFile] = {}
+
+    def write(self, step: Step) -> list[WritableFile]:
+        """Do the writes of a step. Returns the files that are to be synced. Raises OSError."""
+        for number, offset, content in step.writes:
+            self.file(number).write(offset, content)
+        return [self.file(number) for number in step.files]
+
+    def reopen(self, step: Step) -> None:
+        """Have the files of a step opened anew when they are used next: as other open file descriptions."""
+        for number in step.files:
+            file = self._open.pop(number, None)
+            if file is not None:
+                file.close()
+
+    def read(self, block: int, size: int) -> bytes:
+        """`size` bytes from a block of the endless stream on. Raises OSError."""
+        parts = []
+        index, rest = divmod(block, self._file_blocks)
+        offset = DATA_OFFSET + rest * BLOCK_SIZE
+        while size > 0:
+            count = min(size, self._geometry.file_size - offset)
+            parts.append(self.file(index % self._geometry.files).read(offset, count))
+            size -= count
+            index, offset = index + 1, DATA_OFFSET
+        return b"".join(parts)
+
+    def sync_end(self, position: int) -> None:
+        """Sync the file in which a journal ended, at block `position`: recovery may have read what is only in memory.
+
+        What stands in the files before it was synced before anything was written behind it; but of a record's last
+        block nothing need have been written, if all that the record has there is zero bytes: the end of its id. So the
+        file of the block before that is synced as well.
+
+        Files behind the end, that a torn flush had entered, are synced too: the next header that goes into one of them
+        takes the place of the older one there, and if a crash tears it, the other must not be lost as well.
+        """
+        if not position:
+            return
+        index = (position - 1) // self._file_blocks
+        for last in sorted({max(0, position - 2) // self._file_blocks, index}):
+            self.file(last % self._geometry.files).sync()
+        for ahead in range(index + 1, index + self._geometry.files):
+            file = self.file(ahead % self._geometry.files)
+            try:
+                header = decode_file_header(file.read(0, FILE_HEADER_SIZE))
+            except RhmError:
+                header = None
+            if header is None or header.overwrite_indicator != ahead // self._geometry.files & 1:
+                break
+            file.sync()
+        self.trim()
+
+    def trim(self) -> None:
+        """Close what has not been used for long. Nothing may be under way."""
+        while len(self._open) > _OPEN_FILES:
+            self._open.pop(next(iter(self._open))).close()
+
+    def close(self) -> None:
+        """Close all files. Nothing may be under way."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def file(self, number: int) -> WritableFile:
+        """The file with that number, opened if need be. Raises OSError."""
+        file = self._open.pop(number, None)
+        if file is None:
+            file = self._disk.open_writable(data_path(self._directory, self._base_name, number))
+        self._open[number] = file  # the last one is the one used last
+        return file

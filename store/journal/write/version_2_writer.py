@@ -1,0 +1,434 @@
+"""Writes a version-2 journal: a state machine that never waits for a disk.
+
+    enqueue, dequeue, commit, abort    a record is placed in the flush that gathers, or refused whole
+    next_flush() -> step               what to write and to sync now; one step is under way at a time
+    flushed()                          the step is on the disk; with a flush's last step `synced` moves on
+    failed(error)                      nothing may be assumed; the journal takes nothing more
+
+The writer is made of parts, each of which knows only those above it:
+
+    batch        `write_batch`    the records that gather: bytes, places, files
+    flushes      `flushes`        what is complete and on its way to the disk, step by step
+    space        `space`          which files of the ring are held, and the rules of what they may take
+    records      `live_records`   what is live, which transactions are open, and how much they take up
+    compactor    `compaction`     copies the oldest live records forward, so that the ring does not fill up
+    admission    `admission`      whether a record may be written, by the rules of `space`
+
+A record is admitted, appended to the batch, and noted in the records. Plain records, nearly all there are, take a
+shorter path: they are appended right here, without a call, as long as they end before a place that admission gives.
+That place is worked out anew (`_set_ends`) when anything changes that it depends on.
+
+A flush is closed when the one before it is synced: what comes meanwhile gathers. It may take copies of old records
+along, and none is handed out that would overwrite anything live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from formats.checksum import extend_crc32c
+from formats.rhm.errors import RhmError
+from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, record_blocks, word
+from formats.rhm.records import COMMIT_DECISION, TAIL, Kind
+from store.journal.write.admission import NOWHERE, Admission
+from store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
+from store.journal.write.flushes import Flush, FlushQueue
+from store.journal.write.live_records import LiveRecords
+from store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
+from store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
+from store.journal.write.write_batch import Identity, WriteBatch
+from store.journal.write.writer_state import WriterState
+
+_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+_DEQUEUE: Final = word(Kind.DEQUEUE, 2)
+_DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, COMMIT_DECISION)
+_COMMIT: Final = word(Kind.COMMIT, 2)
+_ABORT: Final = word(Kind.ABORT, 2)
+_DEQUEUE_PADDING: Final = PADDINGS[BLOCK_SIZE - FIXED_SIZE]
+
+
+def open_writer(
+    identity: Identity,
+    geometry: Geometry,
+    *,
+    alignment: int,
+    page: int,
+    state: WriterState,
+    read: Callable[[int, int], bytes],
+    salt: Callable[[], int],
+    clock: Callable[[], int],
+) -> Version2Writer:
+    """The writer of one journal.
+
+    Args:
+        identity: whose journal it is.
+        geometry: number and size of the files.
+        alignment: bytes to which flushes are padded.
+        page: bytes of one write.
+        state: what there is already. The writer takes it over.
+        read: gives bytes of the stream: (block, number of bytes). Used to compact.
+        salt: gives 64 random bits.
+        clock: gives the time as nanoseconds since the epoch.
+    """
+    batch = WriteBatch(
+        identity,
+        geometry,
+        alignment=alignment,
+        position=state.position,
+        flush=state.flush,
+        is_sealed=state.is_sealed,
+        salts=state.salts,
+        slots=state.slots,
+        salt=salt,
+        clock=clock,
+    )
+    in_passing = blocks_in_passing(page)
+    chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS), in_passing)
+    flushes = FlushQueue(geometry, page=page, synced=state.flush, place=state.position)
+    space = RingSpace(geometry, alignment, chunk)
+    records = LiveRecords(batch, space, state.live, state.transactions)
+    compactor = Compactor(batch, flushes, space, records, read, in_passing=in_passing, chunk=chunk)
+    return Version2Writer(identity, batch, flushes, space, records, compactor, last_flush=state.last_flush)
+
+
+class Version2Writer:
+    """The writer of one journal, which `open_writer` makes.
+
+    Args:
+        identity: whose journal it is.
+        batch, flushes, space, records, compactor: its parts.
+        last_flush: number of the flush of the journal's last record.
+
+    Attributes:
+        identity, batch, flushes, space, records, compactor: as above.
+        live: record id -> place and blocks, packed, of what is kept, in order of place: that of `records`.
+        transactions: xid -> the open transaction. Likewise.
+        last_flush: number of the last flush that is on the disk; of a journal that is continued and was not written
+            to, that of its last record.
+        failure: the error after which the journal takes no records; None if there is none.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_dequeue_end",
+        "_enqueue_end",
+        "_locked",
+        "batch",
+        "compactor",
+        "failure",
+        "flushes",
+        "identity",
+        "last_flush",
+        "live",
+        "records",
+        "space",
+        "transactions",
+    )
+
+    def __init__(
+        self,
+        identity: Identity,
+        batch: WriteBatch,
+        flushes: FlushQueue,
+        space: RingSpace,
+        records: LiveRecords,
+        compactor: Compactor,
+        *,
+        last_flush: int = 0,
+    ) -> None:
+        self.identity, self.batch, self.flushes = identity, batch, flushes
+        self.space, self.records, self.compactor = space, records, compactor
+        self.live, self.transactions, self._locked = records.live, records.transactions, records.locked
+        self.last_flush = last_flush
+        self.failure: JournalFailedError | None = None
+        self._admission = Admission(identity.title, batch, flushes, space, records, compactor)
+        self._enqueue_end, self._dequeue_end = NOWHERE  # the first record takes the long way
+
+    # ---- plain records: the hot path ----
+
+    def enqueue(self, rid: int, parts: Sequence[bytes], size: int, crc: int) -> None:
+        """Append a message outside of any transaction.
+
+        Args:
+            rid: a record id never used before.
+            parts: the message's data, in parts.
+            size: bytes of all parts.
+            crc: their `data_crc`.
+
+        Raises:
+            JournalFullError, JournalBusyError, JournalFailedError: nothing was appended.
+        """
+        blocks = (size + ROUND_UP) >> BLOCK_SHIFT
+        batch, records = self.batch, self.records
+        place = batch.position
+        end = place + blocks
+        if end > self._enqueue_end or blocks >= records.room or blocks > records.largest:
+            self._admit(blocks, 1, blocks)
+            records.enqueued(rid, batch.append(_ENQUEUE, rid, b"", size, parts, size, crc), blocks)
+            self._set_ends()
+            return
+        pieces = batch.pieces
+        batch.last = len(pieces)
+        head = HEADER_2.pack(_ENQUEUE, rid, 0, batch.low_number, size)
+        pieces.append(head)
+        pieces += parts
+        crc = extend_crc32c(crc, head + batch.salt)
+        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED_SIZE])
+        batch.position = end
+        batch.placed += 1
+        self.live[rid] = place << SIZE_BITS | blocks
+        records.room -= blocks + 1
+
+    def dequeue(self, rid: int, target: int) -> None:
+        """Append the removal of the message `target`, outside of any transaction.
+
+        Raises:
+            JournalError: there is no such message, or a transaction holds it. Or as `enqueue`.
+        """
+        packed = self.live.get(target)
+        if packed is None or (self._locked and target in self._locked):
+            raise self._not_to_dequeue(target)
+        batch = self.batch
+        if batch.position >= self._dequeue_end:
+            self._make_ready()
+            self._admission.removal()
+            batch.append(_DEQUEUE, rid, b"", target)
+            self.records.dequeued(target)
+            self._set_ends()
+            return
+        pieces = batch.pieces
+        batch.last = len(pieces)
+        head = HEADER_2.pack(_DEQUEUE, rid, 0, batch.low_number, target)
+        pieces.append(head)
+        pieces.append(TAIL.pack(extend_crc32c(0, head + batch.salt), rid) + _DEQUEUE_PADDING)
+        batch.position += 1
+        del self.live[target]
+        batch.removed.append(packed)
+        self.records.room += (packed & SIZE_MASK) + 1
+
+    # ---- transactions ----
+
+    def enqueue_in(self, xid: bytes, rid: int, parts: Sequence[bytes], size: int, crc: int) -> None:
+        """Append a message that the transaction `xid` enqueues, and begin the transaction if it is not open."""
+        blocks = record_blocks(size, len(xid))
+        self._admit(blocks, 1, blocks, self.records.new_outcome(xid))
+        self.records.enqueued(rid, self.batch.append(_ENQUEUE, rid, xid, size, parts, size, crc), blocks, xid)
+        self._set_ends()
+
+    def dequeue_in(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> None:
+        """Append the removal of `target` that the transaction `xid` does, and lock the message.
+
+        Args:
+            xid: the transaction, which is begun if it is not open.
+            rid: a record id never used before.
+            target: the message.
+            commit_decision: in the transaction prepared list: the decision is to commit.
+        """
+        self.check_dequeue(target, xid)
+        blocks = record_blocks(0, len(xid))
+        self._make_ready()
+        self._admission.kept(blocks, 0, self.records.new_outcome(xid), blocks, blocks)
+        place = self.batch.append(_DEQUEUE_TO_COMMIT if commit_decision else _DEQUEUE, rid, xid, target)
+        transaction = self.records.escorted(rid, target, place, blocks, xid)
+        if commit_decision:
+            transaction.commit_decisions.add(rid)
+        self._set_ends()
+
+    def check_dequeue(self, target: int, xid: bytes = b"") -> None:
+        """Raise JournalError unless `target` is a message that `xid`, or without it anybody, may dequeue."""
+        if not self.records.may_dequeue(target, xid):
+            raise self._not_to_dequeue(target)
+
+    def _not_to_dequeue(self, target: int) -> JournalError:
+        title = self.identity.title
+        if target in self._locked:
+            return JournalError(f"{title}: record 0x{target:x} is held by an open transaction")
+        return JournalError(f"{title}: there is no record 0x{target:x} to dequeue")
+
+    def commit(self, xid: bytes, rid: int) -> None:
+        """Append the commit of the open transaction `xid`: what it dequeued is gone, what it enqueued stays."""
+        self._admit_outcome(xid)
+        self.batch.append(_COMMIT, rid, xid, 0)
+        self.records.committed(xid)
+        self._set_ends()
+
+    def abort(self, xid: bytes, rid: int) -> None:
+        """Append the abort of the open transaction `xid`: what it enqueued is gone, what it dequeued stays."""
+        self._admit_outcome(xid)
+        self.batch.append(_ABORT, rid, xid, 0)
+        self.records.aborted(xid)
+        self._set_ends()
+
+    # ---- what is taken ----
+
+    def admit_enqueue(self, size: int) -> None:
+        """Check that a message of `size` bytes fits, before it is written to any of its queues. Raises as `enqueue`."""
+        blocks = record_blocks(size)
+        self._admit(blocks, 1, blocks)
+
+    def admit_transaction(self, xid: bytes, sizes: Sequence[int], dequeues: int) -> None:
+        """Check that all records of a transaction and its outcome fit, before any of them is written anywhere.
+
+        Args:
+            xid: the transaction, which is not open.
+            sizes: bytes of data of each message that it enqueues.
+            dequeues: how many messages it dequeues.
+
+        Raises:
+            JournalFullError, JournalBusyError, JournalFailedError: they do not fit, or not now.
+        """
+        enqueues = [record_blocks(size, len(xid)) for size in sizes]
+        dequeue = record_blocks(0, len(xid))
+        blocks, largest = sum(enqueues) + dequeues * dequeue, max(enqueues, default=dequeue)
+        outcome = self.records.outcome_blocks(xid)
+        if enqueues:
+            self._admit(blocks, len(enqueues), largest, outcome, dequeues * dequeue)
+        else:
+            self._make_ready()
+            self._admission.kept(blocks, 0, outcome, largest, blocks)
+
+    def _admit(self, blocks: int, count: int, largest: int, outcome: int = 0, escorts: int = 0) -> None:
+        """Let `count` messages pass, with the dequeues of their transaction. Raises as `enqueue`."""
+        if self.failure is not None:
+            raise JournalFailedError(str(self.failure))
+        self._admission.threshold(blocks, count, largest, outcome)
+        self._make_ready()
+        self._admission.kept(blocks, count, outcome, largest, escorts)
+
+    def _admit_outcome(self, xid: bytes) -> None:
+        if xid not in self.transactions:
+            raise JournalError(f"{self.identity.title}: no transaction {xid.hex()} is open")
+        self._make_ready()
+        self._admission.removal(record_blocks(0, len(xid)))
+
+    def _make_ready(self) -> None:
+        """Before anything is appended the long way: what has to come before the first record after a restart."""
+        if self.failure is not None:
+            raise JournalFailedError(str(self.failure))
+        if self.space.free(self.batch.position) < 0:
+            raise JournalFullError(f"Journal full on {self.identity.title}.")
+        if self.batch.needs_restart:
+            self._add(self.batch.restart())
+            self.compactor.after_restart()
+
+    def _set_ends(self) -> None:
+        """The position, the end of the ring or what is live has changed otherwise than by a plain record."""
+        self._enqueue_end, self._dequeue_end = self._admission.ends()
+
+    # ---- what is unsynced ----
+
+    @property
+    def gathering(self) -> int:
+        """Number of the flush that gathers."""
+        return self.batch.number
+
+    @property
+    def synced(self) -> int:
+        """Number of the last flush that is on the disk; 0 for none."""
+        return self.flushes.synced
+
+    @property
+    def unsynced(self) -> int:
+        """Bytes that were appended and are not yet known to be on the disk."""
+        return (self.batch.position - self.flushes.synced_place) * BLOCK_SIZE
+
+    @property
+    def unsynced_place(self) -> int:
+        """Where what is not synced begins."""
+        return self.flushes.synced_place
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is anything that is not synced."""
+        return bool(self.batch.pieces) or not self.flushes.is_empty
+
+    @property
+    def last_dirty(self) -> int:
+        """Number of the last flush that is not synced; if there is none, of one that is."""
+        return self.batch.number if self.batch.pieces else self.flushes.last
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a step was handed out that is not yet synced."""
+        return self.flushes.is_under_way
+
+    def salt_at(self, place: int) -> int:
+        """The salt of the file in which `place` lies."""
+        return self.batch.salts[place // self.space.file]
+
+    def cut(self) -> Cut:
+        """What is on the disk now, pinned."""
+        space, end = self.space, self.flushes.synced_place
+        space.settle(end)
+        used = (end - 1) // space.file + 1
+        is_whole = space.oldest == 0 and all(number < used for number in self.batch.slots)
+        return Cut(space.oldest, end, self.flushes.synced, is_whole, space.pin())
+
+    # ---- steps ----
+
+    def next_flush(self) -> Step | None:
+        """The next step; None if nothing waits to be written, or a step is under way."""
+        batch, flushes = self.batch, self.flushes
+        if flushes.is_under_way or self.failure is not None:
+            return None
+        if flushes.in_flight is None:
+            try:
+                if not batch.is_sealed and self.compactor.before_flush():
+                    self._set_ends()
+            except (RhmError, OSError) as error:
+                self._fail(f"a record that has to be copied forward cannot be read: {error}")
+                return None
+            if batch.pieces and flushes.is_empty:
+                self._add(batch.close())
+        return flushes.next_step()
+
+    def flushed(self) -> None:
+        """All of the step is written and synced."""
+        flush = self.flushes.step_synced()
+        if flush is None:
+            return
+        self.last_flush = flush.number
+        space = self.space
+        space.hold_placed(flush.placed)
+        space.release(flush.removed)
+        space.settle(flush.end)
+        self.batch.forget_files(space.oldest)
+        if not self.live:
+            self.records.largest = 1
+        self.compactor.after_flush()
+        self._set_ends()
+
+    def failed(self, error: OSError) -> None:
+        """A write or a sync of the step failed: nothing may be assumed about what reached the disk."""
+        where = f" of {error.filename}" if error.filename else ""
+        self._fail(f"a write or sync{where} failed: {error.strerror or error}", error)
+
+    def seal(self) -> bool:
+        """Close the journal cleanly: a last flush that says so. Nothing is appended after it.
+
+        A journal that was never written to needs none, nor does one that has one and was not written to since.
+
+        Returns:
+            Whether the journal is sealed once that is flushed; if not, it has failed or is full to the last block.
+        """
+        if self.failure is None and not self.batch.needs_seal:
+            return True
+        if self.failure is not None or self.space.free(self.batch.position) < 0:
+            return False
+        for flush in self.batch.seal():
+            self._add(flush)
+        return True
+
+    def _add(self, flush: Flush) -> None:
+        assert flush.end <= self.space.end, "the ring would overwrite a live record"
+        self.flushes.add(flush)
+
+    def _fail(self, what: str, cause: OSError | None = None) -> None:
+        self.flushes.step_lost()
+        if self.failure is None:
+            text = f"{self.identity.title}: {what}; the journal takes no more records until the store is opened again"
+            self.failure = JournalFailedError(text)
+            self.failure.__cause__ = cause
+            self._enqueue_end, self._dequeue_end = NOWHERE

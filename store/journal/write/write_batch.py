@@ -1,0 +1,316 @@
+"""The write batch of a version-2 journal: the records that gather for its next flush.
+
+It knows bytes, places, files and flush numbers. What is live, and whether a record may be written at all, is decided
+before it comes here (`admission`); what becomes of a flush that is closed is the business of `flushes`.
+
+A record gets its place, its file's salt and its flush's number when it is appended; records are joined when their flush
+is closed. Where a record reaches into the next file, that file's header is made. The rules of flushes that readers rely
+on are in `formats.rhm`:
+
+    padding    a flush ends at a multiple of the alignment in its file, or at the file's end
+    last       its last record is flagged
+    restart    the first flush of a journal that is continued is a single filler, and its number 65,536 higher
+    seal       so is the last one of a clean close, with the number that is due
+
+Places count blocks through the endless stream of all laps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from formats.checksum import extend_crc32c
+from formats.rhm.file_header import SLOT_SIZE, SLOTS, FileHeader, encode_header_slot
+from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from formats.rhm.headers import (
+    BLOCK_SHIFT,
+    FIXED_SIZE,
+    FLAGS_SHIFT,
+    HEADER_2,
+    MAGIC_MASK,
+    PADDINGS,
+    RESTART_GAP,
+    ROUND_UP,
+    word,
+)
+from formats.rhm.records import LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, TAIL_SIZE, Kind
+from store.journal.write.flushes import Flush
+
+_FILLER: Final = word(Kind.FILLER, 2)
+_LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
+_LOW: Final = 0xFFFFFFFF  # a record has the low half of its flush's number
+
+
+class Identity:
+    """Whose journal it is: what each file header says of it.
+
+    Attributes:
+        title: names the journal in errors: `queue "orders"`.
+        queue_id: the number of its queue.
+        incarnation: how often the journal of that queue was built anew.
+    """
+
+    __slots__ = ("incarnation", "queue_id", "title")
+
+    def __init__(self, title: str, queue_id: int, incarnation: int) -> None:
+        self.title, self.queue_id, self.incarnation = title, queue_id, incarnation
+
+
+class WriteBatch:
+    """What gathers for the next flush of one journal.
+
+    A writer appends plain records by itself, without a call: those that lie within the present file. It adds to
+    `pieces` header, data and tail with padding, and keeps `last`, `position` and `placed`; `append` takes all others.
+
+    Args:
+        identity: whose journal it is.
+        geometry: number and size of the files.
+        alignment: bytes to which flushes are padded.
+        position: place where the next record goes: where the journal ended.
+        flush: number of the last flush that is on the disk; 0 for none.
+        is_sealed: whether that was the seal of a clean close.
+        salts: file, counted over all laps -> its salt, of the files that are there. The batch takes it over.
+        slots: number of a file -> the slot that its header has in its sector, of files that have one. Likewise.
+        salt: gives 64 random bits.
+        clock: gives the time as nanoseconds since the epoch.
+
+    Attributes:
+        position: place where the next record goes.
+        index: the present file, counted over all laps: the one that the position is in, or at the end of.
+        file_end: the place where it ends.
+        salt: its salt, as bytes.
+        number: number of the flush that gathers.
+        low_number: the low half of it, which each record has.
+        start: the place where it begins.
+        pieces: its bytes.
+        last: where in the pieces its last record begins.
+        removed: records, packed, that are no longer live when it is synced.
+        placed: messages that the writer placed in the present file by itself; `Flush.placed` tells them by file.
+        needs_restart: whether the journal is continued and nothing was appended yet.
+        is_sealed: whether the last flush is a seal.
+        salts, slots: as above.
+    """
+
+    __slots__ = (
+        "_alignment",
+        "_clock",
+        "_file",
+        "_files",
+        "_headers",
+        "_identity",
+        "_new_salt",
+        "_placed",
+        "file_end",
+        "index",
+        "is_sealed",
+        "last",
+        "low_number",
+        "needs_restart",
+        "number",
+        "pieces",
+        "placed",
+        "position",
+        "removed",
+        "salt",
+        "salts",
+        "slots",
+        "start",
+    )
+
+    def __init__(
+        self,
+        identity: Identity,
+        geometry: Geometry,
+        *,
+        alignment: int,
+        position: int,
+        flush: int,
+        is_sealed: bool,
+        salts: dict[int, int],
+        slots: dict[int, int],
+        salt: Callable[[], int],
+        clock: Callable[[], int],
+    ) -> None:
+        self._identity = identity
+        self._files, self._file = geometry.files, geometry.data_size // BLOCK_SIZE
+        self._alignment = alignment // BLOCK_SIZE
+        self._new_salt, self._clock = salt, clock
+        self.needs_restart, self.is_sealed = flush > 0, is_sealed
+        self.position = self.start = position
+        self.index = (position - 1) // self._file
+        self.file_end = (self.index + 1) * self._file
+        self.salts, self.slots = salts, slots
+        self.salt = SALT.pack(salts.get(self.index, 0))
+        self.number = flush + 1
+        self.low_number = self.number & _LOW
+        self.pieces: list[bytes] = []
+        self.last = 0
+        self.removed: list[int] = []
+        self.placed = 0
+        self._placed: dict[int, int] = {}
+        self._headers: dict[int, tuple[int, bytes]] = {}
+
+    # ---- records ----
+
+    def append(
+        self, kind: int, rid: int, xid: bytes, datum: int, parts: Sequence[bytes] = (), size: int = 0, crc: int = 0
+    ) -> int:
+        """Append any record, and enter the files that it reaches.
+
+        Args:
+            kind: the first word of its header: kind, version and flags.
+            rid: its record id.
+            xid: its transaction's id; empty for none.
+            datum: the last field of its header.
+            parts: its data.
+            size: bytes of all parts.
+            crc: their `data_crc`.
+
+        Returns:
+            Its place.
+        """
+        blocks = (ROUND_UP + len(xid) + size) >> BLOCK_SHIFT
+        if self.position == self.file_end:
+            self._enter(0)
+        place = self.position
+        head = HEADER_2.pack(kind, rid, len(xid), self.low_number, datum)
+        pieces = self.pieces
+        self.last = len(pieces)
+        pieces.append(head)
+        if xid:
+            pieces.append(xid)
+        pieces += parts
+        crc = extend_crc32c(crc, xid + head + self.salt)
+        pieces.append(TAIL.pack(crc, rid) + PADDINGS[(blocks << BLOCK_SHIFT) - FIXED_SIZE - len(xid) - size])
+        self._advance(blocks)
+        return place
+
+    def _fill(self, blocks: int, flags: int) -> None:
+        """Append a filler over so many blocks of the present file."""
+        head = HEADER_2.pack(_FILLER | flags << FLAGS_SHIFT, 0, 0, self.low_number, blocks)
+        self.last = len(self.pieces)
+        self.pieces.append(head)
+        self.pieces.append(TAIL.pack(extend_crc32c(0, head + self.salt), 0))
+        self.pieces.append(PADDING * (blocks * BLOCK_SIZE - FIXED_SIZE))
+        self._advance(blocks)
+
+    def _advance(self, blocks: int) -> None:
+        self.position += blocks
+        while self.position > self.file_end:
+            self._enter(self.position - self.file_end)
+
+    def _enter(self, rest: int) -> None:
+        """Make the header of the next file, in which the record that reaches it has so many blocks still to come."""
+        if self.placed:
+            self._count_placed()
+        self.index += 1
+        self.file_end += self._file
+        offset = 0 if rest >= self._file else DATA_OFFSET + rest * BLOCK_SIZE
+        salt = self._new_salt()
+        self.salts[self.index] = salt
+        seconds, nanoseconds = divmod(self._clock(), 1_000_000_000)
+        lap, number = divmod(self.index, self._files)
+        slot = self.slots.get(number)
+        self.slots[number] = 0 if slot is None else (slot + 1) % SLOTS
+        header = FileHeader(
+            2,
+            lap & 1,
+            number,
+            offset,
+            seconds,
+            nanoseconds,
+            first_flush=self.number,
+            salt=salt,
+            queue_id=self._identity.queue_id,
+            incarnation=self._identity.incarnation,
+            flush_alignment=self._alignment * BLOCK_SIZE,
+        )
+        self._headers[self.index] = (self.slots[number] * SLOT_SIZE, encode_header_slot(header))
+        self.salt = SALT.pack(salt)
+
+    def _count_placed(self) -> None:
+        self._placed[self.index] = self.placed
+        self.placed = 0
+
+    def forget_files(self, before: int) -> None:
+        """The files up to there are free, and no record in them is read again; the present one is kept."""
+        salts, before = self.salts, min(before, self.index)
+        for index in [index for index in salts if index < before]:
+            del salts[index]
+
+    # ---- flushes ----
+
+    def close(self) -> Flush:
+        """Pad what is gathered, flag its last record, and begin to gather the next flush."""
+        if blocks := self._to_alignment():
+            self._fill(blocks, LAST_OF_FLUSH)
+        else:
+            self._flag_last()
+        if self.placed:
+            self._count_placed()
+        content = b"".join(self.pieces)
+        assert len(content) == (self.position - self.start) * BLOCK_SIZE
+        flush = Flush(self.number, self.start, self.position, content, self._headers, self._placed, self.removed)
+        self.pieces, self._headers, self._placed, self.removed = [], {}, {}, []
+        self.start = self.position
+        self.number += 1
+        self.low_number = self.number & _LOW
+        return flush
+
+    def restart(self, flags: int = 0) -> Flush:
+        """The flush that comes before the first record of a journal that is continued: one filler, far ahead."""
+        assert self.needs_restart
+        self.needs_restart = self.is_sealed = False
+        self.number += RESTART_GAP - 1
+        self.low_number = self.number & _LOW
+        return self._filler_flush(flags)
+
+    @property
+    def needs_seal(self) -> bool:
+        """Whether a clean close has to write a seal: not if nothing was ever written, nor since the last seal."""
+        is_new = self.number == 1 and not self.pieces
+        return not (is_new or (self.needs_restart and self.is_sealed))
+
+    def seal(self) -> list[Flush]:
+        """What is gathered, if anything, and the flush of one filler that says that the journal was closed cleanly."""
+        if self.needs_restart:
+            flushes = [self.restart(SEAL)]
+        else:
+            flushes = [self.close()] if self.pieces else []
+            flushes.append(self._filler_flush(SEAL))
+        self.is_sealed = True
+        return flushes
+
+    def _filler_flush(self, flags: int) -> Flush:
+        """A flush of a single filler up to the next multiple of the alignment."""
+        if self.position == self.file_end:
+            self._enter(0)
+        room = self.file_end - self.position
+        self._fill(min(self._to_alignment() or self._alignment, room), flags)
+        return self.close()
+
+    def _to_alignment(self) -> int:
+        """Blocks from the position to the next multiple of the alignment in the file, or to the file's end."""
+        room = self.file_end - self.position
+        offset = self._file + FILE_HEADER_SIZE // BLOCK_SIZE - room
+        return min(-offset % self._alignment, room)
+
+    def _flag_last(self) -> None:
+        """Rewrite the last record with its flag: header and checksum."""
+        record = b"".join(self.pieces[self.last :])
+        first, rid, xid_size, flush, datum = HEADER_2.unpack_from(record)
+        head = HEADER_2.pack(first | _LAST, rid, xid_size, flush, datum)
+        data_size = datum if first & MAGIC_MASK == Kind.ENQUEUE else 0
+        data = HEADER_2.size + xid_size
+        tail = data + data_size
+        crc = extend_crc32c(0, record[data:tail])
+        place = self.position - (len(record) >> BLOCK_SHIFT)
+        salt = SALT.pack(self.salts[place // self._file])
+        crc = extend_crc32c(crc, record[HEADER_2.size : data] + head + salt)
+        self.pieces[self.last :] = (
+            head,
+            record[HEADER_2.size : tail],
+            TAIL.pack(crc, rid),
+            record[tail + TAIL_SIZE :],
+        )

@@ -1,0 +1,278 @@
+"""Changes of what a store knows besides messages: queues, exchanges, bindings, links and bridges.
+
+Each is one synced batch of the catalogue, made beside the event loop, one after the other in the order in which they
+were asked for; whoever asked is called back with what was made, or with the error. A second queue, exchange or general
+object of one name is refused with `NameTakenError`.
+
+    create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
+    delete_queue    what is under way is finished, the journal is marked; the batch (the queue and its bindings) is the
+                    commit point; then the journal's directory goes, if no snapshot holds it
+    all others      the batch alone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import posixpath
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+import store.log_lines as log_lines
+from formats.broker_records.wiring import (
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    encode_binding,
+    encode_exchange,
+    encode_general,
+    encode_queue,
+)
+from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import JournalInfo
+from formats.wording import printable
+from store.background import Background
+from store.catalogue.catalogue import Catalogue
+from store.environment import Environment
+from store.errors import NameTakenError, StoreError
+from store.live.flusher import Flusher
+from store.live.held_directories import HeldDirectories
+from store.journal.write.storage import create_journal, mark_deleted, remove_journal, unmark_deleted, withdraw_journal
+from store.journal.write.writer_state import new_state
+from store.key_value import CatalogueError
+from store.log_lines import LogLine
+from store.catalogue.names import Record, TakenNames
+from store.outage import Outage, advice
+from store.parameters import StoreParameters
+from store.live.queue_journal import QueueJournal
+from store.catalogue.store_directory import StoreDirectory
+from store.live.taking_up import journal_info, take_up
+
+_Made = TypeVar("_Made")
+
+#: Called with what a change made, or None and the error.
+Changed: TypeAlias = Callable[[_Made | None, Exception | None], None]
+
+
+class Changes:
+    """Makes the changes of one store.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the store's.
+        parameters: the store's options.
+        catalogue: the store's. Only the background touches it from now on.
+        names: the names that are taken in it; likewise.
+        background: where changes are made.
+        flusher: what journals are flushed by.
+        journals: queue id -> journal; kept up to date here.
+        log: takes lines for the log.
+
+    Attributes:
+        held: removes the directories of deleted queues.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        directory: StoreDirectory,
+        parameters: StoreParameters,
+        catalogue: Catalogue,
+        names: TakenNames,
+        background: Background,
+        flusher: Flusher,
+        journals: dict[int, QueueJournal],
+        log: Callable[[LogLine], None],
+    ) -> None:
+        self._environment, self._directory, self._parameters = environment, directory, parameters
+        self._catalogue, self._background, self._flusher = catalogue, background, flusher
+        self._journals, self._log = journals, log
+        self._names = names
+        self._leaving: dict[str, QueueJournal] = {}  # queues that wait for their last flush, to be deleted
+        self.held = HeldDirectories(environment.disk, log)
+        what = "the journals of queues cannot be made or removed"
+        self._outage = Outage(what, "journals of queues can be made or removed again", log)
+
+    # ---- queues ----
+
+    def create_queue(self, record: Queue, geometry: Geometry, done: Changed[QueueJournal]) -> None:
+        """Make a durable queue with an empty journal."""
+        encoded = encode_queue(record)
+
+        def work() -> tuple[str, JournalInfo]:
+            self._names.check(record)
+            number = self._catalogue.take_id(Kind.QUEUE)
+            alignment = self._parameters.flush_alignment
+            info = journal_info(
+                self._environment, record.name, geometry, alignment, queue_id=number, incarnation=1, record=encoded
+            )
+            path = self._directory.journal(number)
+            self._make_journal(path, info)
+            try:
+                self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
+            except CatalogueError:
+                with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
+                    withdraw_journal(self._environment.disk, path, info.base_name)
+                raise
+            self._names.add(Kind.QUEUE, number, record)
+            return path, info
+
+        def made(result: tuple[str, JournalInfo]) -> None:
+            path, info = result
+            page, bound = self._parameters.page_bytes, self._parameters.write_cache_bytes
+            journal = take_up(self._environment, path, info, geometry, new_state(), page=page, bound=bound)
+            self._journals[info.queue_id] = journal
+            self._outage.worked()
+            self._log(log_lines.journal_created(record.name))
+            done(journal, None)
+
+        def run(_: Exception | None = None) -> None:
+            self._run(f'queue "{printable(record.name)}" cannot be made', work, made, done)
+
+        leaving = self._leaving.get(record.name)
+        if leaving is None:
+            run()
+        else:  # one of this name goes first
+            self._flusher.when_synced((leaving,), run)
+            self._flusher.start()
+
+    def _make_journal(self, path: str, info: JournalInfo) -> None:
+        disk = self._environment.disk
+        try:
+            create_journal(disk, path, info)
+            disk.sync_directory(posixpath.dirname(path))
+        except OSError:
+            with contextlib.suppress(OSError):  # what cannot be removed now is removed by the next start
+                remove_journal(disk, path)
+            raise
+
+    def delete_queue(self, journal: QueueJournal, done: Changed[None]) -> None:
+        """Delete a queue with its messages and all bindings to it. Nothing may be appended to it any more."""
+
+        def work() -> None:
+            mark_deleted(self._environment.disk, journal.directory)
+            try:
+                self._catalogue.delete_queue(journal.queue_id)
+            except CatalogueError:
+                unmark_deleted(self._environment.disk, journal.directory)
+                raise
+            self._names.remove(Kind.QUEUE, journal.queue_id)
+            self.held.remove(journal.directory)
+
+        def deleted(_: None) -> None:
+            self._journals.pop(journal.queue_id, None)
+            self._outage.worked()
+            journal.delete()
+            self._flusher.forget(journal)
+            done(None, None)
+
+        def refused(_: None, error: Exception | None) -> None:
+            journal.is_leaving = False
+            done(None, error)
+
+        def finished(_: Exception | None) -> None:
+            self._leaving.pop(journal.name, None)
+            journal.is_leaving = True
+            self._run(f'queue "{printable(journal.name)}" cannot be deleted', work, deleted, refused)
+
+        self._leaving[journal.name] = journal
+        self._flusher.when_synced((journal,), finished)
+        self._flusher.start()
+
+    # ---- exchanges, bindings, general objects ----
+
+    def create_exchange(self, record: Exchange, done: Changed[int]) -> None:
+        """Make a durable exchange; `done` gets its number."""
+
+        def create(number: int) -> None:
+            self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(record)))
+
+        work = self._named(Kind.EXCHANGE, record, create)
+        self._change(f'exchange "{printable(record.name)}" cannot be made', work, done)
+
+    def delete_exchange(self, number: int, done: Changed[None]) -> None:
+        """Delete an exchange and all bindings of it."""
+
+        def work() -> None:
+            self._catalogue.delete_exchange(number)
+            self._names.remove(Kind.EXCHANGE, number)
+
+        self._change("exchange cannot be deleted", work, done)
+
+    def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry]) -> None:
+        """Bind a queue to an exchange; `done` gets what `delete_binding` takes."""
+
+        def work() -> BindingEntry:
+            number = self._catalogue.take_id(Kind.BINDING)
+            entry = BindingEntry(exchange_id, record.queue_id, number, encode_binding(record))
+            self._catalogue.create_binding(entry)
+            return entry
+
+        self._change(f'binding of queue "{printable(record.queue_name)}" cannot be made', work, done)
+
+    def delete_binding(self, binding: BindingEntry, done: Changed[None]) -> None:
+        """Delete one binding."""
+        self._change("binding cannot be deleted", lambda: self._catalogue.delete_binding(binding), done)
+
+    def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int]) -> None:
+        """Keep a link, a bridge or another object; `done` gets its number."""
+
+        def create(number: int) -> None:
+            self._catalogue.create_general(GeneralEntry(number, encode_general(record)))
+
+        self._change(f"{record.kind} cannot be kept", self._named(Kind.GENERAL, record, create), done)
+
+    def delete_general(self, number: int, done: Changed[None]) -> None:
+        """Forget a link, a bridge or another object."""
+
+        def work() -> None:
+            self._catalogue.delete_general(number)
+            self._names.remove(Kind.GENERAL, number)
+
+        self._change("object cannot be deleted", work, done)
+
+    def _named(self, kind: Kind, record: Record, create: Callable[[int], None]) -> Callable[[], int]:
+        """What makes an object whose name nobody else has, with `create`, which gets its number."""
+
+        def work() -> int:
+            self._names.check(record)
+            number = self._catalogue.take_id(kind)
+            create(number)
+            self._names.add(kind, number, record)
+            return number
+
+        return work
+
+    # ---- in the background ----
+
+    def _change(self, what: str, work: Callable[[], _Made], done: Changed[_Made]) -> None:
+        self._run(what, work, lambda made: done(made, None), done)
+
+    def _run(
+        self,
+        what: str,
+        work: Callable[[], _Made],
+        made: Callable[[_Made], None],
+        done: Callable[[None, Exception], None],
+    ) -> None:
+        def failed(error: Exception) -> None:
+            if isinstance(error, OSError):
+                where = f"{error.filename}: " if error.filename else ""
+                self._outage.failed(f"{where}{error.strerror or error}", advice(error))
+            done(None, _told(what, error))
+
+        self._background.run(work, made, failed)
+
+
+def _told(what: str, error: Exception) -> Exception:
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        advice = "; make room, or ask for a smaller journal" if error.errno == errno.ENOSPC else ""
+        return StoreError(f"{what}: {where}{error.strerror}{advice}")
+    if isinstance(error, CatalogueError | NameTakenError):
+        return (NameTakenError if isinstance(error, NameTakenError) else StoreError)(f"{what}: {error}")
+    return error

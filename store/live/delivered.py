@@ -1,0 +1,85 @@
+"""Which messages had been delivered when a store was closed cleanly: they come back marked as redelivered.
+
+After a crash nobody knows, and all are. The file `rhm/DELIVERED` is written before the clean mark is set, and removed
+before it is taken away. It is one JSON object on one line:
+
+    key       value
+    --------  ----------------------------------------------------------------------------------------
+    crc32c    8 hexadecimal digits: CRC-32C of the text of the same object without this key
+    queues    queue id, as text -> the record ids of messages that had been delivered, ascending
+    store_id  the store's
+
+A file that is damaged counts as one that names every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from formats.checksum import extend_crc32c
+from store.disk import read_whole
+from store.catalogue.store_directory import StoreDirectory
+from store.writable_disk import WritableDisk
+
+NAME: Final = "DELIVERED"
+_MAX_SIZE: Final = 1 << 30
+
+
+class Delivered:
+    """The messages that may have been delivered before.
+
+    Args:
+        queues: queue id -> record ids; None for all of them.
+    """
+
+    __slots__ = ("_queues",)
+
+    def __init__(self, queues: Mapping[int, Iterable[int]] | None) -> None:
+        self._queues = None if queues is None else {queue: frozenset(rids) for queue, rids in queues.items()}
+
+    def holds(self, queue_id: int, rid: int) -> bool:
+        """Whether that message may have been delivered."""
+        return self._queues is None or rid in self._queues.get(queue_id, ())
+
+
+def write_delivered(directory: StoreDirectory, store_id: UUID, queues: Mapping[int, Iterable[int]]) -> None:
+    """Write the file. Raises OSError."""
+    content: dict[str, Any] = {
+        "queues": {str(queue): sorted(rids) for queue, rids in queues.items()},
+        "store_id": str(store_id),
+    }
+    content["crc32c"] = f"{extend_crc32c(0, _text(content)):08x}"
+    directory.replace(NAME, _text(content))
+
+
+def read_delivered(disk: WritableDisk, directory: StoreDirectory, store_id: UUID, *, was_clean: bool) -> Delivered:
+    """What the file says of a store that was closed cleanly; no file means that nothing had been delivered."""
+    path = directory.part(NAME)
+    if not was_clean:
+        return Delivered(None)
+    if not disk.is_file(path):
+        return Delivered({})
+    try:
+        content = orjson.loads(read_whole(disk, path, _MAX_SIZE))
+        crc = content.pop("crc32c")
+        if crc != f"{extend_crc32c(0, _text(content)):08x}" or content["store_id"] != str(store_id):
+            return Delivered(None)
+        return Delivered({int(queue): rids for queue, rids in content["queues"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Delivered(None)
+
+
+def remove_delivered(disk: WritableDisk, directory: StoreDirectory) -> None:
+    """Remove the file, if there is one. Raises OSError."""
+    path = directory.part(NAME)
+    if disk.is_file(path):
+        disk.remove(path)
+        disk.sync_directory(directory.root)
+
+
+def _text(content: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_SORT_KEYS)

@@ -1,0 +1,236 @@
+"""Copies a snapshot: a backup, which is a whole store in another directory.
+
+    rhm/STORE         made last, and not clean: the copy opens as after a crash
+        catalogue/    a copy of the snapshot's
+        topology      the same in its second form
+        jrnl/<id>/    of each journal what lies before the cut
+        tpl/          likewise
+
+It is built in `rhm.new` under the target's lock, synced, and named `rhm` when it is whole, as every new store is. So
+half a copy is never taken for a store; a crash leaves a beginning, which the next copy to that place removes. Journals
+that the store had set aside (`orphans`, `quarantine`) are not copied, nor is a converted store.
+
+A journal's files in the copy, with the sizes that they have in the store:
+
+    file                                     in the copy
+    ---------------------------------------  ------------------------------------------------------------------
+    holds something live, or is after such   its header, its bytes up to the cut, zeros
+    dead: older than those                   a header that says that no record begins in it, zeros
+    never entered                            its creation header, if the journal has such headers, and zeros
+
+The dead ones are not read, since they may be overwritten at any time; but they have been there, and if they were blank
+the ring would seem never to have come round, or to have lost a file. Where one is dead, those that were never entered
+count as dead too, files of a lap before the first: then the ring is full, as every ring is in which something is dead.
+
+The bytes are not verified: what is damaged is copied as it is, and told by whoever opens or checks the copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import posixpath
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import store.outage as outage
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
+from formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
+from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from store.disk import read_whole
+from store.environment import Environment
+from store.errors import StoreError
+from store.journal.directory import INFO_SUFFIX, data_path
+from store.journal.write.storage import write_creation_header
+from store.key_value import CatalogueError
+from store.live.snapshot import JournalSnapshot, Snapshot
+from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
+from store.unfinished import DISCARDED, NEW
+from store.writable_disk import WritableDisk, WritableFile
+
+#: Called now and then with the bytes of journals that are copied, and those that are to be.
+Progress = Callable[[int, int], None]
+
+_CHUNK: Final = 1 << 20
+_LEFT: Final = frozenset((LOCK, NEW, DISCARDED))  # what a copy that was cut short may leave
+
+
+def copy_snapshot(environment: Environment, snapshot: Snapshot, target: str, progress: Progress | None = None) -> None:
+    """Copy a snapshot, from any thread; the store goes on meanwhile.
+
+    Args:
+        environment: disk, clock and so on.
+        snapshot: what to copy. It has to be held until this returns.
+        target: the directory of the copy, which must not exist, or be empty; that above it must exist.
+        progress: told how far it is.
+
+    Raises:
+        StoreError: it cannot be copied; nothing is left of the copy.
+    """
+    disk = environment.disk
+    directory = StoreDirectory(environment, target, snapshot.software_version)
+    try:
+        before = _names_before(disk, target)
+        try:
+            _copy_to(environment, snapshot, directory, progress or (lambda _, __: None))
+        except BaseException:
+            with contextlib.suppress(OSError):  # what cannot be removed is no store
+                _remove(disk, directory, before)
+            raise
+    except OSError as error:
+        raise _told(target, error) from error
+    except CatalogueError as error:
+        raise StoreError(f"{target}: the snapshot cannot be copied: {error}; {outage.advice()}") from error
+
+
+def _names_before(disk: WritableDisk, target: str) -> list[str] | None:
+    """What is in `target`; None if there is no such directory. StoreError if it is more than a copy's beginning."""
+    if not disk.is_directory(target):
+        return None
+    names = disk.names(target)
+    strange = [name for name in names if name not in _LEFT]
+    if strange:
+        raise StoreError(f"{target}: there is something already ({strange[0]}); name a directory that is new or empty")
+    return names
+
+
+def _copy_to(environment: Environment, snapshot: Snapshot, directory: StoreDirectory, progress: Progress) -> None:
+    lock = directory.lock()
+    try:
+        directory.settle()
+        if environment.disk.is_directory(directory.root):
+            raise StoreError(f"{directory.path}: there is a whole copy already; name another directory")
+        new = directory.in_the_making
+        _Copy(environment, snapshot, new, progress).make()
+        directory.finish_new(new, snapshot.store_id)
+    finally:
+        lock.release()
+
+
+def _remove(disk: WritableDisk, directory: StoreDirectory, before: list[str] | None) -> None:
+    """Remove what was made of the copy; first of all its name as a store, if it has it already."""
+    try:
+        directory.discard()
+    except OSError:
+        remove_tree(disk, directory.root)  # a full disk may not rename it, and it is no store that anybody waits for
+    if disk.is_directory(directory.in_the_making.root):
+        remove_tree(disk, directory.in_the_making.root)
+    if before is None:
+        remove_tree(disk, directory.path)
+    elif LOCK not in before:
+        disk.remove(directory.below(LOCK))
+
+
+def _told(target: str, error: OSError) -> StoreError:
+    advice = "; make room, or name a directory on another disk" if error.errno == errno.ENOSPC else ""
+    return StoreError(f"{error.filename or target}: the snapshot cannot be copied: {error.strerror or error}{advice}")
+
+
+class _Copy:
+    """One copy that is made, in `directory`."""
+
+    def __init__(
+        self, environment: Environment, snapshot: Snapshot, directory: StoreDirectory, progress: Progress
+    ) -> None:
+        self._environment, self._disk = environment, environment.disk
+        self._snapshot, self._directory, self._progress = snapshot, directory, progress
+        self._journals = snapshot.all_journals
+        self._copied, self._total = 0, sum(journal.size for journal in self._journals)
+
+    def make(self) -> None:
+        """Make all of it but the STORE file. Raises StoreError, CatalogueError, OSError."""
+        for journal in self._journals:
+            self._check(journal)
+        self._disk.make_directory(self._directory.root)
+        self._disk.make_directory(self._directory.part("jrnl"))
+        for journal in self._journals:
+            self._copy_journal(journal)
+        opened = self._environment.open_key_value(self._snapshot.catalogue, create=False)
+        try:
+            opened.checkpoint(self._directory.catalogue)
+            self._directory.write_topology(self._snapshot.store_id, opened)
+        finally:
+            opened.close()
+
+    def _copy_journal(self, journal: JournalSnapshot) -> None:
+        name = posixpath.basename(journal.directory)
+        target = self._directory.journal(int(name)) if journal.queue_id else self._directory.prepared_list
+        self._disk.make_directory(target)
+        info = journal.base_name + INFO_SUFFIX
+        content = read_whole(self._disk, posixpath.join(journal.directory, info), MAX_JINF_SIZE)
+        self._write(posixpath.join(target, info), len(content), lambda file: file.write(0, content))
+        first = self._header(journal, journal.cut.first) if journal.cut is not None and journal.size else None
+        created = _with_creation_headers(content)
+        for number in range(journal.geometry.files):
+            index = journal.file_at(number)
+            if index is not None:
+                fill = partial(self._fill, journal, first, index)
+            else:
+                fill = partial(_fill_unentered, created, number)
+            self._write(data_path(target, journal.base_name, number), journal.geometry.file_size, fill)
+        self._disk.sync_directory(target)
+
+    def _write(self, path: str, size: int, fill: Callable[[WritableFile], None]) -> None:
+        """Make a file, fill it, and sync it."""
+        with closing(self._disk.create(path, size)) as file:
+            fill(file)
+            file.sync()
+
+    def _fill(self, journal: JournalSnapshot, first: FileHeader | None, index: int, file: WritableFile) -> None:
+        """Fill the file that is `index`, counted over all laps; `first` is the header of the oldest that is copied."""
+        size = journal.bytes_in(index)
+        if not size:
+            assert first is not None
+            lap, number = divmod(index, journal.geometry.files)
+            header = replace(first, overwrite_indicator=lap & 1, file_number=number, first_record_offset=0, slot=0)
+            file.write(0, encode_file_header(header))
+            return
+        file.write(0, encode_file_header(replace(self._header(journal, index), slot=0)))
+        with closing(self._disk.open(journal.path_of(index))) as source:
+            for offset in range(DATA_OFFSET, DATA_OFFSET + size, _CHUNK):
+                content = source.read(offset, min(_CHUNK, DATA_OFFSET + size - offset))
+                self._check(journal)  # after it was read: the pin held until then, or nobody knows what this is
+                file.write(offset, content)
+                self._copied += len(content)
+                self._progress(self._copied, self._total)
+
+    def _header(self, journal: JournalSnapshot, index: int) -> FileHeader:
+        """The header of a file that is copied."""
+        path = journal.path_of(index)
+        sector = read_whole(self._disk, path, FILE_HEADER_SIZE)
+        self._check(journal)
+        lap, number = divmod(index, journal.geometry.files)
+        try:
+            header = decode_file_header(sector)
+        except RhmError as error:
+            raise StoreError(f"{path}: {error.what}: the journal is damaged, and cannot be copied") from error
+        if header is None or (header.file_number, header.overwrite_indicator) != (number, lap & 1):
+            raise StoreError(f"{path}: the file's header is not its own: the journal is damaged, and cannot be copied")
+        return header
+
+    def _check(self, journal: JournalSnapshot) -> None:
+        if self._snapshot.is_released:
+            raise StoreError(f"{self._directory.path}: the snapshot was let go before it was copied; take another one")
+        if not journal.holds:
+            raise StoreError(
+                f"{journal.directory}: the journal ran short of room before it was copied, and was overwritten; "
+                "take another snapshot, when there is less traffic or with larger journals"
+            )
+
+
+def _with_creation_headers(content: bytes) -> JournalInfo | None:
+    """What an info file says, if its journal's files have creation headers; a damaged one is copied as it is."""
+    try:
+        info = decode_jinf(content)
+    except RhmError:
+        return None
+    return info if info.creation_headers else None
+
+
+def _fill_unentered(created: JournalInfo | None, number: int, file: WritableFile) -> None:
+    if created is not None:
+        write_creation_header(file, created, number)

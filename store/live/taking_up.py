@@ -1,0 +1,77 @@
+"""From a journal's directory to a `QueueJournal` that takes records."""
+
+from __future__ import annotations
+
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from formats.wording import printable
+from store.environment import Environment
+from store.journal.write.storage import JournalStorage
+from store.journal.write.version_2_writer import open_writer
+from store.journal.write.write_batch import Identity
+from store.journal.write.writer_state import WriterState
+from store.live.queue_journal import QueueJournal
+
+
+def journal_info(
+    environment: Environment,
+    name: str,
+    geometry: Geometry,
+    alignment: int,
+    *,
+    queue_id: int = 0,
+    incarnation: int = 0,
+    record: bytes = b"",
+    base_name: str = DEFAULT_BASE_NAME,
+) -> JournalInfo:
+    """The info file of a journal that is made now."""
+    seconds, nanoseconds = divmod(environment.clock(), 1_000_000_000)
+    return JournalInfo(
+        2,
+        name,
+        base_name,
+        geometry,
+        seconds=seconds,
+        nanoseconds=nanoseconds,
+        queue_id=queue_id,
+        incarnation=incarnation,
+        queue_record=record,
+        flush_alignment=alignment,
+        creation_headers=True,
+    )
+
+
+def take_up(
+    environment: Environment,
+    directory: str,
+    info: JournalInfo,
+    geometry: Geometry,
+    state: WriterState,
+    *,
+    page: int,
+    bound: int,
+) -> QueueJournal:
+    """A journal that is there already, ready to take records.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the journal's.
+        info: what its info file says.
+        geometry: number and size of its files.
+        state: what it holds.
+        page: bytes of one write.
+        bound: bytes that it may have unsynced.
+    """
+    storage = JournalStorage(environment.disk, directory, info.base_name, geometry)
+    title = f'queue "{printable(info.queue_name)}"'
+    writer = open_writer(
+        Identity(title, info.queue_id, info.incarnation),
+        geometry,
+        alignment=info.flush_alignment,
+        page=page,
+        state=state,
+        read=storage.read,
+        salt=lambda: environment.random_bits(64),
+        clock=environment.clock,
+    )
+    return QueueJournal(info.queue_id, info.queue_name, directory, info.base_name, geometry, writer, storage, bound)

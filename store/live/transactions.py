@@ -1,0 +1,377 @@
+"""Transactions over the journals of several queues, and the prepared list that holds them together.
+
+    journals touched    what is written                                                     commit point
+    ------------------  ------------------------------------------------------------------  ------------------------
+    one                 its records and the commit, in one flush                            that flush
+    several             records in all journals; when they are synced, an enqueue in the    the prepared list's
+                        prepared list; when that is, commits in all journals; when they     enqueue
+                        are, a dequeue and a commit in the prepared list
+    distributed         prepare: records, then the prepared list's enqueue. commit or       the prepared list's
+                        abort: its dequeue, which says which; when that is synced, commits  dequeue
+                        or aborts in all journals; when they are, its own commit
+
+Room is checked in all journals before anything is written in one. Whatever is cut short by a crash is completed at the
+next start (`start`, formats page, section 8.3): what the prepared list does not know is aborted.
+
+A journal that fails before the commit point has its transaction aborted in the others. When the prepared list fails,
+nobody can say whether the commit point is on the disk: the transaction stays open until the next start, which can. So
+does one whose outcome a journal cannot take any more.
+
+The xid of a branch may come again when the branch is committed or aborted, but not before it is forgotten: what the
+prepared list still says of the old one would be taken for the new one's outcome, and what a journal still has of it,
+if that has failed, for a part of the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from formats.broker_records.xids import encode_local_xid
+from formats.checksum import extend_crc32c
+from store.live.appender import MOST_AROUND_DATA, Appender
+from store.errors import StoreError
+from store.live.flusher import Flusher
+from store.journal.recovery import Outcome
+from store.journal.write.step import JournalError, JournalFailedError
+from store.key_value import CatalogueError
+from store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
+from store.live.queue_journal import Done, QueueJournal
+
+
+class Enqueue(NamedTuple):
+    """A message that a transaction enqueues: see `Appender.enqueue`."""
+
+    journal: QueueJournal
+    parts: Sequence[bytes]
+    size: int
+    crc: int
+
+
+class Dequeue(NamedTuple):
+    """A message that a transaction dequeues."""
+
+    journal: QueueJournal
+    rid: int
+
+
+class _Stage(Enum):
+    """How far a branch has come."""
+
+    PREPARING = auto()  # its records, or its prepare record, are on their way
+    PREPARED = auto()
+    DECIDED = auto()  # the decision is on its way
+    ENDING = auto()  # decided on the disk, or never prepared, and to be forgotten
+
+
+@dataclass(slots=True, eq=False)
+class _Branch:
+    """A distributed transaction that the prepared list holds, or is about to.
+
+    Attributes:
+        stage: how far it has come.
+        rid: record id of its enqueue in the prepared list; 0 as long as there is none.
+        journals: those in which it is open.
+        commits: its outcome, from when it is decided.
+    """
+
+    stage: _Stage
+    rid: int
+    journals: list[QueueJournal]
+    commits: bool = False
+
+
+class Transactions:
+    """The transactions of one store.
+
+    Args:
+        appender: gives record ids and makes room.
+        flusher: says when something is synced.
+        prepared_list: the prepared list's journal.
+        process: a random number, part of the ids of local transactions.
+
+    Attributes:
+        prepares, commits, aborts: how many were written to the prepared list.
+    """
+
+    def __init__(self, appender: Appender, flusher: Flusher, prepared_list: QueueJournal, process: UUID) -> None:
+        self._appender, self._flusher, self._list = appender, flusher, prepared_list
+        self._process = process
+        self._count = 0
+        self._branches: dict[bytes, _Branch] = {}
+        self.prepares = self.commits = self.aborts = 0
+
+    @property
+    def in_doubt(self) -> list[bytes]:
+        """The distributed transactions that are prepared and wait for their outcome."""
+        return [xid for xid, branch in self._branches.items() if branch.stage is _Stage.PREPARED]
+
+    # ---- local ----
+
+    def commit(self, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done) -> list[int]:
+        """Do all of this or nothing.
+
+        Args:
+            enqueues: the messages that come.
+            dequeues: the messages that go.
+            done: called when it is committed on the disk; with an error when it is not, or nobody can say.
+
+        Returns:
+            The record ids of the messages enqueued.
+
+        Raises:
+            JournalFullError: it does not fit; JournalError: a message cannot be dequeued. Nothing was written.
+        """
+        self._count += 1
+        xid = encode_local_xid(self._count, self._process)
+        journals, rids, last = self._write(xid, enqueues, dequeues, listed=False)
+        if len(journals) <= 1:
+            for journal in journals:
+                self._outcome(xid, journal, last, commits=True)
+            self._flusher.when_synced(journals, done)
+        else:
+            self._flusher.when_synced(journals, lambda error: self._written(xid, None, journals, done, error))
+        return rids
+
+    # ---- distributed ----
+
+    def prepare(self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done) -> list[int]:
+        """Write a branch, so that it can be committed or aborted whatever happens; then as `commit`.
+
+        Raises:
+            StoreError: there is a branch of that xid already. Or as `commit`.
+        """
+        before = self._branches.get(xid)
+        if before is not None and before.stage is _Stage.ENDING:
+            self._forget_now(xid, before)
+        if not xid:
+            raise StoreError("a distributed transaction needs an id")
+        if xid in self._branches:
+            is_over = self._branches[xid].stage is _Stage.ENDING
+            what = "was there before, in a journal that has failed" if is_over else "is prepared already"
+            raise StoreError(f"transaction {xid.hex()} {what}")
+        journals, rids, _ = self._write(xid, enqueues, dequeues, listed=True)
+        branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, journals)
+        self._flusher.when_synced(journals, lambda error: self._written(xid, branch, journals, done, error))
+        return rids
+
+    def commit_prepared(self, xid: bytes, done: Done) -> None:
+        """Commit a branch that is prepared; `done` is called when that is on the disk. Raises StoreError."""
+        self._decide(xid, done, commits=True)
+
+    def abort_prepared(self, xid: bytes, done: Done) -> None:
+        """Abort a branch that is prepared; `done` is called when that is on the disk. Raises StoreError."""
+        self._decide(xid, done, commits=False)
+
+    def _decide(self, xid: bytes, done: Done, *, commits: bool) -> None:
+        branch = self._branches.get(xid)
+        if branch is None or branch.stage is not _Stage.PREPARED:
+            raise StoreError(f"transaction {xid.hex()} is not prepared")
+        self._write_decision(xid, branch.rid, commits=commits)
+        branch.stage, branch.commits = _Stage.DECIDED, commits
+
+        def decided(error: Exception | None) -> None:
+            if error is None:
+                branch.stage = _Stage.ENDING
+                self._end(xid, branch.journals, branch, commits=commits)
+            done(error)
+
+        self._flusher.when_synced((self._list,), decided)
+
+    # ---- at start ----
+
+    def complete(self, found: Iterable[PreparedTransaction], journals: Sequence[QueueJournal]) -> None:
+        """Bring what was open when the store was left to its end, and wait until that is on the disk.
+
+        Args:
+            found: what the prepared list holds.
+            journals: those of all queues.
+
+        Raises:
+            StoreError: a journal cannot be written.
+        """
+        held = {transaction.xid: transaction for transaction in found}
+        for xid, transaction in held.items():
+            if transaction.outcome is Outcome.IN_DOUBT:
+                assert transaction.rid is not None
+                self._branches[xid] = _Branch(_Stage.PREPARED, transaction.rid, [])
+        try:
+            for journal in journals:
+                for xid in list(journal.writer.transactions):
+                    if xid in self._branches:
+                        self._branches[xid].journals.append(journal)
+                    else:
+                        commits = xid in held and held[xid].outcome is Outcome.COMMITTING
+                        self._outcome(xid, journal, self._appender.take_id(), commits=commits)
+            self._drain(journals)
+            for xid, transaction in held.items():
+                if xid not in self._branches:
+                    self._forget(xid, commits=transaction.outcome is Outcome.COMMITTING)
+            self._drain((self._list,))
+        except JournalError as error:
+            raise StoreError(f"transactions that were open cannot be brought to their end: {error}") from error
+
+    def _drain(self, journals: Sequence[QueueJournal]) -> None:
+        self._flusher.drain(journals)
+        for journal in journals:
+            if journal.writer.failure is not None:
+                raise JournalFailedError(str(journal.writer.failure))
+
+    # ---- steps ----
+
+    def _write(
+        self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], *, listed: bool
+    ) -> tuple[list[QueueJournal], list[int], int]:
+        """Write the records, once it is sure that all of them can be written.
+
+        Args:
+            xid: the transaction.
+            enqueues: its messages that come.
+            dequeues: its messages that go.
+            listed: whether the prepared list is needed, even if there is only one journal.
+
+        Returns:
+            The journals; the messages' ids; and one more, for an outcome.
+        """
+        sizes: dict[QueueJournal, list[int]] = {}
+        targets: dict[QueueJournal, set[int]] = {}
+        for enqueue in enqueues:
+            sizes.setdefault(enqueue.journal, []).append(enqueue.size)
+        for journal, target in dequeues:
+            journal.writer.check_dequeue(target)
+            if target in targets.setdefault(journal, set()):
+                raise JournalError(f'queue "{journal.name}": record 0x{target:x} is dequeued twice in one transaction')
+            targets[journal].add(target)
+        journals = list(dict.fromkeys((*sizes, *targets)))
+        if (listed or len(journals) > 1) and self._list.writer.failure is not None:
+            raise JournalFailedError(str(self._list.writer.failure))
+        ids = [self._appender.take_id() for _ in range(len(enqueues) + len(dequeues) + 1)]
+        self._appender.admit_all(
+            [
+                (
+                    each,
+                    partial(
+                        each.writer.admit_transaction, xid, sizes.get(each, []), len(targets.get(each, ()))
+                    ),
+                )
+                for each in journals
+            ]
+        )  # fmt: skip
+        for (journal, parts, size, crc), rid in zip(enqueues, ids, strict=False):
+            journal.writer.enqueue_in(xid, rid, parts, size, crc)
+            journal.transaction_enqueues += 1
+        for (journal, target), rid in zip(dequeues, ids[len(enqueues) :], strict=False):
+            journal.writer.dequeue_in(xid, rid, target)
+            journal.transaction_dequeues += 1
+        for journal in journals:
+            data, records = sizes.get(journal, []), len(targets.get(journal, ()))
+            self._appender.touched(journal, sum(data) + MOST_AROUND_DATA * (len(data) + records))
+        return journals, ids[: len(enqueues)], ids[-1]
+
+    def _written(
+        self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
+    ) -> None:
+        """The records are synced in all journals, or not. Local transactions have no `branch`."""
+        writer, kind = self._list.writer, LOCAL if branch is None else DISTRIBUTED
+        crc = extend_crc32c(0, kind)
+        if error is None:
+            try:
+                rid = self._appender.take_id()
+                self._appender.with_room(self._list, lambda: writer.enqueue_in(xid, rid, (kind,), len(kind), crc))
+            except (JournalError, CatalogueError) as refusal:
+                error = refusal
+        if error is not None:
+            if branch is not None:
+                branch.stage = _Stage.ENDING
+            self._end(xid, journals, branch, commits=False)
+            done(error)
+            return
+        self.prepares += 1
+        self._appender.touched(self._list)
+        if branch is not None:
+            branch.rid = rid
+        self._flusher.when_synced((self._list,), lambda failure: self._listed(xid, branch, journals, done, failure))
+        self._flusher.start()
+
+    def _listed(
+        self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
+    ) -> None:
+        """The prepared list's enqueue is synced, or nobody can say."""
+        if error is None:
+            if branch is None:
+                self._end(xid, journals, None, commits=True)
+            else:
+                branch.stage = _Stage.PREPARED
+        done(error)
+
+    def _end(self, xid: bytes, journals: list[QueueJournal], branch: _Branch | None, *, commits: bool) -> None:
+        """The commit point is on the disk: say so in all journals, and then forget the transaction."""
+        is_said = self._outcomes(xid, journals, commits=commits)
+
+        def ended(error: Exception | None) -> None:
+            if error is None and is_said and (branch is None or self._branches.get(xid) is branch):
+                with contextlib.suppress(JournalError, CatalogueError):  # then the next start forgets it
+                    self._forget(xid, commits=commits)
+                    self._flusher.when_synced((self._list,), forgotten)
+                    self._flusher.start()
+
+        def forgotten(error: Exception | None) -> None:
+            if error is None and self._branches.get(xid) is branch:
+                self._branches.pop(xid, None)
+
+        self._flusher.when_synced(journals, ended)
+        self._flusher.start()
+
+    def _forget_now(self, xid: bytes, branch: _Branch) -> None:
+        """The xid of a branch that ends comes again: wait until it is forgotten. Raises as `prepare`."""
+        self._flusher.drain(branch.journals)
+        has_outcome = [each.writer.failure is None and xid not in each.writer.transactions for each in branch.journals]
+        if all(has_it or each.is_deleted for has_it, each in zip(has_outcome, branch.journals, strict=True)):
+            self._forget(xid, commits=branch.commits)
+            self._drain((self._list,))
+            del self._branches[xid]
+
+    def _outcomes(self, xid: bytes, journals: Iterable[QueueJournal], *, commits: bool) -> bool:
+        """Write the outcome in all journals. False if one cannot take it, and has to wait for the next start."""
+        is_said = True
+        for journal in journals:
+            if not journal.is_deleted:
+                try:
+                    self._outcome(xid, journal, self._appender.take_id(), commits=commits)
+                except (JournalError, CatalogueError):
+                    is_said = False
+        return is_said
+
+    def _outcome(self, xid: bytes, journal: QueueJournal, rid: int, *, commits: bool) -> None:
+        end: Callable[[bytes, int], None] = journal.writer.commit if commits else journal.writer.abort
+        self._appender.with_room(journal, lambda: end(xid, rid))
+        self._appender.touched(journal)
+        if commits:
+            journal.commits += 1
+        else:
+            journal.aborts += 1
+
+    def _write_decision(self, xid: bytes, target: int, *, commits: bool) -> None:
+        writer, rid = self._list.writer, self._appender.take_id()
+        self._appender.with_room(self._list, lambda: writer.dequeue_in(xid, rid, target, commit_decision=commits))
+        self._appender.touched(self._list)
+
+    def _forget(self, xid: bytes, *, commits: bool) -> None:
+        """Every journal has the outcome: close the transaction in the prepared list."""
+        writer = self._list.writer
+        if xid not in writer.transactions:
+            return
+        transaction = writer.transactions[xid]
+        for target in transaction.enqueues:
+            if target not in transaction.dequeues:
+                self._write_decision(xid, target, commits=commits)
+        self._outcome(xid, self._list, self._appender.take_id(), commits=commits)
+        if commits:
+            self.commits += 1
+        else:
+            self.aborts += 1

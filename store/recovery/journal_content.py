@@ -1,0 +1,188 @@
+"""What a journal of any format holds that a new one is to take, and which geometry of version 2 takes it.
+
+It is counted before the new journal is built: every message that is kept, and what the transactions that stay open
+enqueue and dequeue. Whether it fits is told by the rules of `space`, for the journal as it is when everything is in it
+and nothing was ever removed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
+from formats.rhm.headers import record_blocks
+from formats.wording import plural, printable
+from store.errors import StoreError
+from store.journal.write.compaction import MAX_COPIED_BLOCKS
+from store.journal.journal import Journal
+from store.journal.recovery import JournalRecovery
+from store.journal.write.space import RingSpace
+from store.journal.transaction_map import Operation, Transaction
+from store.recovery.prepared import DISTRIBUTED
+from store.inspect.sizing import MAX_PAGES
+
+FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
+_LEAST_FILES: Final = 2  # that a writer can do with
+
+
+@dataclass(slots=True)
+class JournalContent:
+    """What a journal is to hold.
+
+    Attributes:
+        blocks: of all records that are kept.
+        removal_blocks: of the dequeues of open transactions among them.
+        messages: how many messages there are among them.
+        transactions: how many open transactions.
+        outcome_blocks: of the records that will end these.
+        largest: blocks of the longest record.
+    """
+
+    blocks: int = 0
+    removal_blocks: int = 0
+    messages: int = 0
+    transactions: int = 0
+    outcome_blocks: int = 0
+    largest: int = 1
+
+    def message(self, size: int, xid_size: int = 0) -> None:
+        """One more message with `size` bytes of data, enqueued by a transaction if there is an xid."""
+        self.messages += 1
+        self._record(record_blocks(size, xid_size))
+
+    def removal(self, xid_size: int) -> None:
+        """One more dequeue by an open transaction."""
+        self.removal_blocks += record_blocks(0, xid_size)
+        self._record(record_blocks(0, xid_size))
+
+    def transaction(self, xid_size: int) -> None:
+        """One more open transaction."""
+        self.transactions += 1
+        self.outcome_blocks += record_blocks(0, xid_size)
+
+    def _record(self, blocks: int) -> None:
+        self.blocks += blocks
+        self.largest = max(self.largest, blocks)
+
+    def fits(self, geometry: Geometry, alignment: int) -> bool:
+        """Whether a journal with that geometry, whose flushes are padded to `alignment` bytes, takes all of it."""
+        if geometry.files < _LEAST_FILES:
+            return False
+        space = RingSpace(geometry, alignment, min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS))
+        outcomes = self.outcome_blocks + self.transactions * space.flush
+        if self.blocks + self.messages + outcomes > space.threshold:
+            return False
+        flushes = self.blocks * BLOCK_SIZE // FLUSH_BYTES + 2
+        kept = self.blocks + space.reserve  # as the writer asks for, with the last message
+        free = space.files * space.file - kept - flushes * space.flush
+        return space.drains(free, self.messages, outcomes) or space.compacts(kept, self.largest, self.removal_blocks)
+
+
+def content_of(journal: Journal, recovery: JournalRecovery, *, is_prepared_list: bool = False) -> JournalContent:
+    """How much recovery keeps of a journal, at most: of two removals of one message both count.
+
+    Args:
+        journal: the journal, open.
+        recovery: what a walk over it found: before anything is resolved all open transactions count, and afterwards
+            those in doubt.
+        is_prepared_list: in which a decision without its prepare record gets one again (`rebuild`).
+
+    Raises:
+        OSError: the journal cannot be read.
+    """
+    content, transactions = JournalContent(), list(recovery.transactions)
+    # Once they are resolved, what transactions in doubt would enqueue is among the messages too.
+    own = {each.place for transaction in transactions for each in transaction if each.is_enqueue}
+    enqueued = {each.rid for transaction in transactions for each in transaction if each.is_enqueue}
+    for _, place, _ in recovery.messages.in_place_order():
+        if place not in own:
+            content.message(journal.data_of_enqueue(place)[1])
+    for transaction in transactions:
+        kept = _kept(transaction, recovery, enqueued, is_prepared_list=is_prepared_list)
+        xid_size = len(transaction.xid)
+        if kept:
+            content.transaction(xid_size)
+        for operation in kept:
+            if operation.is_enqueue:
+                content.message(journal.data_of_enqueue(operation.place)[1], xid_size)
+                continue
+            content.removal(xid_size)
+            if is_prepared_list and operation.rid not in enqueued:
+                content.message(len(DISTRIBUTED), xid_size)
+    return content
+
+
+def _kept(
+    transaction: Transaction, recovery: JournalRecovery, enqueued: set[int], *, is_prepared_list: bool
+) -> list[Operation]:
+    """The operations of an open transaction but for removals of what is not there."""
+    return [
+        each
+        for each in transaction
+        if each.is_enqueue or is_prepared_list or each.rid in enqueued or recovery.messages.get(each.rid) is not None
+    ]
+
+
+def content_at_most(
+    journal: Journal, recovery: JournalRecovery, fits: Callable[[JournalContent], bool]
+) -> JournalContent:
+    """How much recovery keeps of a journal, at most; where all that the journal ever held fits, that.
+
+    Then nobody looks at each record.
+
+    Args:
+        journal: the journal, open.
+        recovery: what recovery keeps of it, resolved.
+        fits: whether the new journal takes so much.
+
+    Raises:
+        OSError: the journal cannot be read.
+    """
+    blocks = journal.stream.size // BLOCK_SIZE
+    most = JournalContent(blocks, messages=len(recovery.messages), largest=blocks)
+    if not len(recovery.transactions) and fits(most):
+        return most
+    return content_of(journal, recovery)
+
+
+def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int) -> Geometry | None:
+    """The geometry nearest to `geometry` into which `content` fits: itself, else more files, else larger ones, too.
+
+    Returns:
+        It has at most 64 files of 32,768 pages; None if even that is too small.
+    """
+    for files in range(max(geometry.files, _LEAST_FILES), MAX_FILES + 1):
+        candidate = Geometry(files, geometry.data_size)
+        if content.fits(candidate, alignment):
+            return candidate
+    sizes = range(geometry.data_size // PAGE_SIZE + 1, MAX_PAGES + 1)
+    found = bisect_left(sizes, True, key=lambda pages: content.fits(Geometry.from_pages(MAX_FILES, pages), alignment))
+    return None if found == len(sizes) else Geometry.from_pages(MAX_FILES, sizes[found])
+
+
+def described(geometry: Geometry) -> str:
+    """A geometry for people: `8 files of 24 pages`, in pages of 64 KiB where the files are whole pages."""
+    pages, rest = divmod(geometry.data_size, PAGE_SIZE)
+    size = f"{geometry.data_size:,} bytes" if rest else plural(pages, "page")
+    return f"{plural(geometry.files, 'file')} of {size}"
+
+
+def next_larger(geometry: Geometry) -> Geometry | None:
+    """The next step up: a file more, else a page more for each; None if there is none."""
+    if geometry.files < MAX_FILES:
+        return replace(geometry, files=geometry.files + 1)
+    pages = geometry.data_size // PAGE_SIZE + 1
+    return None if pages > MAX_PAGES else Geometry.from_pages(MAX_FILES, pages)
+
+
+def too_much(name: str, content: JournalContent) -> StoreError:
+    """The error where even the largest journal does not take what the queue called `name` holds."""
+    largest = described(Geometry.from_pages(MAX_FILES, MAX_PAGES))
+    return StoreError(
+        f'queue "{printable(name)}": {plural(content.messages, "message")} of '
+        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal, {largest}: "
+        "have some consumed by the broker that wrote them"
+    )

@@ -1,0 +1,139 @@
+"""Recovers one journal: the one way in which a start, a tool that reads a store, and a resize do it.
+
+    open     `recover_directory`; who has a journal open already begins with the walk
+    walk     over all records, into an enqueue map and a transaction map (`journal.recovery`)
+    judge    what the walk met, what contradicts itself, and what differs from the last clean close (`damage_of`)
+
+Nothing is resolved yet: what becomes of open transactions is told by the transaction prepared list, which is recovered
+first (`RecoveredJournal.prepared`), and by the caller. Nothing here is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from store.recovery.close_record import Closing
+from store.recovery.contradictions import contradictions
+from store.damage import Damage
+from store.damage_kinds import DamageKind
+from store.disk import Disk
+from store.recovery.ends import missing_seal, torn_tail, unexplained_end
+from store.journal.directory import open_journal
+from store.journal.journal import Journal
+from store.journal.reader import JournalEnd
+from store.journal.records import RecordSink
+from store.journal.recovery import JournalRecovery
+from store.recovery.prepared import PreparedTransaction, prepared_in
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredJournal:
+    """A journal that was read from end to end.
+
+    Attributes:
+        journal: the journal, open for reading.
+        recovery: what the walk found; nothing of it is resolved.
+        end: where the walk ended; None if no record can be read.
+        damage: everything that is wrong with it.
+        notices: one line each, from reading it: what a user should know, and no damage.
+        end_notices: the same, about its end.
+    """
+
+    journal: Journal
+    recovery: JournalRecovery
+    end: JournalEnd | None
+    damage: list[Damage]
+    notices: list[str]
+    end_notices: list[str]
+
+    @property
+    def messages(self) -> int:
+        """Messages in it, those that open transactions enqueue included. To be asked before it is resolved."""
+        return messages_in(self.recovery)
+
+    @property
+    def flush(self) -> int:
+        """Number of its last flush; 0 if nothing was ever written, or nothing can be read."""
+        return 0 if self.end is None else self.end.flush
+
+    def prepared(self) -> list[PreparedTransaction]:
+        """Of the prepared list: its open transactions, and their outcomes. Raises OSError."""
+        return prepared_in(self.journal, self.recovery)
+
+
+def recover_directory(disk: Disk, path: str, name: str, closing: Closing) -> RecoveredJournal:
+    """Open and recover the journal in a directory. Its files are closed again if it cannot be read.
+
+    Args:
+        disk: where it is.
+        path: its directory.
+        name: the queue's, or "TplStore".
+        closing: how the store was closed.
+
+    Raises:
+        NotAJournalError: there is none.
+        OSError: it cannot be read.
+    """
+    journal = open_journal(disk, path, name)
+    try:
+        return recover_journal(journal, closing)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def recover_journal(journal: Journal, closing: Closing, *, if_readable: bool = False) -> RecoveredJournal:
+    """Recover a journal that is open.
+
+    Args:
+        journal: the journal.
+        closing: how the store was closed.
+        if_readable: whether it is damage, and not an error, if the system refuses to read on.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    recovery = JournalRecovery()
+    end = walk_readable(journal, recovery) if if_readable else journal.walk(recovery)
+    damage = damage_of(journal, recovery, end, closing)
+    end_notices: list[str] = []
+    if end is not None and end.torn:
+        end_notices.append(torn_tail(journal, end))
+    if end is not None and not damage:
+        end_notices.extend(unexplained_end(journal, end))
+    notices = list(journal.notices)
+    journal.notices.clear()
+    return RecoveredJournal(journal, recovery, end, damage, notices, end_notices)
+
+
+def walk_readable(journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:
+    """`journal.walk`, but where the system refuses to read on, that is damage and the end of this journal."""
+    try:
+        return journal.walk(sink, every_record=every_record)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        kind, reason = DamageKind.JOURNAL_BREAKS_OFF, error.strerror
+        sink.damaged(Damage(str(error.filename), None, None, kind, reason=reason))
+        return None
+
+
+def messages_in(recovery: JournalRecovery) -> int:
+    """Messages that a walk found, those that open transactions enqueue included; nothing of it is resolved."""
+    return len(recovery.messages) + sum(each.enqueues for each in recovery.transactions)
+
+
+def damage_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, closing: Closing) -> list[Damage]:
+    """Everything that is wrong with a journal that was walked over: the one rule of all readers.
+
+    Args:
+        journal: the journal.
+        recovery: what the walk found, its open transactions not yet resolved.
+        end: where the walk ended; None if no record can be read.
+        closing: how the store was closed.
+    """
+    found = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
+    otherwise = list(closing.contradicted(journal, end, messages_in(recovery)))
+    if end is not None and not found and not otherwise and closing.is_clean:
+        otherwise.extend(missing_seal(journal, end))
+    return found + otherwise

@@ -1,0 +1,1 @@
+"""Changing a store that nobody runs: recovery into a new one, conversion, resizing, quarantine."""

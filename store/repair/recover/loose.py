@@ -1,0 +1,44 @@
+"""Journals without a store around them: what is left where the catalogue, or all but some directories, is lost.
+
+Their info files tell names and sizes, and in version 2 the whole queue record; of a linearstore the files themselves.
+"""
+
+from __future__ import annotations
+
+from formats.rhm.jinf import TPL_BASE_NAME
+from store.disk import Disk
+from store.journal.directory import journal_base_names
+from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_journals, find_layout, tell_recovery
+
+
+def find_source(disk: Disk, path: str) -> StoreLayout:
+    """What is at `path`: a store, a journal, a journal file, or a directory with journals somewhere below it.
+
+    Raises:
+        UnusableInputError: nothing that could be recovered.
+        OSError: it cannot be looked at.
+    """
+    try:
+        return find_layout(disk, path)
+    except UnusableInputError:
+        if not disk.is_directory(path):
+            raise
+        layout = StoreLayout(StoreKind.LOOSE, path)
+        find_journals(disk, path, layout)
+        if not layout.journals:
+            raise
+        tell_recovery(disk, layout)
+    _find_prepared_list(disk, layout)
+    return layout
+
+
+def _find_prepared_list(disk: Disk, layout: StoreLayout) -> None:
+    """The prepared list goes by the name of its files."""
+    for place in list(layout.journals):
+        if journal_base_names(disk.names(place.directory)) != [TPL_BASE_NAME]:
+            continue
+        layout.journals.remove(place)
+        if layout.prepared_list is None:
+            layout.prepared_list = place.directory
+        else:
+            layout.notices.append(f"{place.directory}: a second transaction prepared list, which is not read")

@@ -1,0 +1,203 @@
+"""Version 2: the salt of a file whose header is lost, told from the checksums of the records in it.
+
+A record's checksum is carried on over the salt of the file in which it begins. CRC-32C is linear, so whatever the
+record, the salt adds the same 32 bits to a checksum that is carried on over zeros instead. Two records of a file that
+agree on these 32 bits prove them: by chance they do so once in four thousand million times. Any salt that adds them
+will do, and one is worked out.
+
+A message may hold forged records that agree on bits of their own. They lie within another record, and do not count; nor
+do bits that are not the only ones left, as where records of the file's former life follow those of the present one.
+Then the file stays as unreadable as it was; so does it where no order of the files fits what their records tell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from formats.checksum import extend_crc32c
+from formats.rhm.errors import RhmError
+from formats.rhm.file_header import FileHeader
+from formats.rhm.geometry import BLOCK_SIZE
+from formats.rhm.records import MAGIC_PREFIX, MAX_HEADER_SIZE, SALT, TAIL_SIZE, RecordHeader, decode_header, decode_tail
+from store.damage_effects import Effect
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
+from store.journal.ring.order import RingFile
+from store.journal.records import MAX_XID_SIZE
+from store.journal.ring.files import Ring
+from store.journal.stream import JournalStream
+
+_ZEROS: Final = SALT.pack(0)
+_CHUNK: Final = 1 << 20
+_LEAST: Final = 2  # records that have to agree
+_SAMPLE: Final = 4096  # records of a file that are looked at
+_WORK: Final = 4  # at most so many times a file's bytes are checksummed
+#: What a file whose header is lost, or not used, comes to with the salt that its records tell.
+_FOUND: Final = {Effect.SALT_LOST: Effect.SALT_FOUND, Effect.SALT_NOT_BELIEVED: Effect.NAME_BELIEVED_ONLY}
+
+
+class _Candidate(NamedTuple):
+    """What looks like a record: where it is, and what a salt must add if it is one."""
+
+    place: int
+    end: int
+    added: int
+    flush: int
+
+
+def restore_salts(journal: Journal) -> None:
+    """Give files of a journal whose headers are lost new ones, with the salts that their records tell."""
+    ring = journal.files
+    if journal.format is not JournalFormat.VERSION_2 or not isinstance(ring, Ring):
+        return
+    files = ring.files
+    known = [file.header.first_flush for file in files if file.header is not None]
+    if not known:
+        return
+    restored = {
+        index: header
+        for index, file in enumerate(files)
+        if file.header is None and file.size > 0 and file.used and (header := _restored(journal, index, file, known[0]))
+    }
+    turn = _turn([_first(journal, index, restored.get(index, file.header)) for index, file in enumerate(files)])
+    if not restored or turn is None or (turn and journal.stream.has_unreadable):
+        return
+    for index, header in restored.items():
+        files[index].header = header
+        for place, damage in enumerate(journal.damage):
+            if damage.file == files[index].path and damage.effect in _FOUND:
+                journal.damage[place] = damage.with_effect(_FOUND[damage.effect])
+    if turn:
+        files[:] = [*files[turn:], *files[:turn]]
+        journal.stream.close()  # what it has in memory stands elsewhere now
+
+
+def _first(journal: Journal, index: int, header: FileHeader | None) -> tuple[int, int] | None:
+    """First flush number and first record id of a file; None where nothing tells them."""
+    if header is None:
+        return None
+    stream = journal.stream
+    place = index * stream.data_size + header.first_record_offset - stream.geometry.header_size
+    try:
+        return header.first_flush, decode_header(stream.read_aside(max(place, 0), MAX_HEADER_SIZE)).rid
+    except RhmError:
+        return header.first_flush, 0
+
+
+def _turn(firsts: list[tuple[int, int] | None]) -> int | None:
+    """Which file is the oldest: from there on flush numbers do not go back, and record ids least often.
+
+    None: there is none such.
+    """
+    best, fewest = None, len(firsts)
+    for turn in range(len(firsts)):
+        known = [first for first in (*firsts[turn:], *firsts[:turn]) if first is not None]
+        if any(before[0] > after[0] for before, after in pairwise(known)):
+            continue
+        back = sum(before[1] > after[1] for before, after in pairwise(known))
+        if back < fewest:
+            best, fewest = turn, back
+    return best
+
+
+def _restored(journal: Journal, index: int, file: RingFile, near: int) -> FileHeader | None:
+    """The header of a file, as far as its records tell it; `near` is a flush number of the same journal."""
+    records = _agreeing(_candidates(journal.stream, index, file))
+    if not records:
+        return None
+    first = records[0]
+    step = (first.flush - near) & 0xFFFFFFFF
+    flush = near + step if step < 0x80000000 else near + step - 0x100000000
+    offset = journal.stream.locate(first.place)[1]
+    return FileHeader(2, 0, file.number, offset, first_flush=flush, salt=_salt_that_adds(first.added))
+
+
+def _candidates(stream: JournalStream, index: int, file: RingFile) -> list[_Candidate]:
+    """What looks like a record in a file, in the order in which it stands there."""
+    begin = index * stream.data_size
+    end = begin + min(stream.data_size, file.size - stream.geometry.header_size)
+    budget = _WORK * (end - begin)
+    found: list[_Candidate] = []
+    for place in _blocks_with_magic(stream, begin, end):
+        header = _plausible(stream, place)
+        if header is not None:
+            budget -= header.size
+            found.append(_Candidate(place, place + header.size, _added(stream, place, header), header.flush))
+        if len(found) >= _SAMPLE or budget < 0:
+            break
+    return found
+
+
+def _blocks_with_magic(stream: JournalStream, begin: int, end: int) -> Iterator[int]:
+    for part in range(begin, end, _CHUNK):
+        content = stream.read(part, min(_CHUNK, end - part))
+        at = content.find(MAGIC_PREFIX)
+        while at >= 0:
+            if not (part + at) % BLOCK_SIZE:
+                yield part + at
+            at = content.find(MAGIC_PREFIX, at + 1)
+
+
+def _plausible(stream: JournalStream, place: int) -> RecordHeader | None:
+    """The header of what looks like a record of version 2 with its tail."""
+    try:
+        header = decode_header(stream.read(place, MAX_HEADER_SIZE))
+    except RhmError:
+        return None
+    if header.version != 2 or header.xid_size > MAX_XID_SIZE or header.size > stream.size - place:
+        return None
+    _, rid = decode_tail(stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
+    return header if rid == header.rid else None
+
+
+def _added(stream: JournalStream, place: int, header: RecordHeader) -> int:
+    """What the salt must add to the checksum of the record at `place`."""
+    xid_at = place + header.header_size
+    data_at = xid_at + header.xid_size
+    crc = 0
+    for at in range(data_at, data_at + header.stored_size, _CHUNK):
+        crc = extend_crc32c(crc, stream.read_aside(at, min(_CHUNK, data_at + header.stored_size - at)))
+    xid = stream.read_aside(xid_at, header.xid_size) if header.xid_size else b""
+    crc = extend_crc32c(crc, xid + stream.read_aside(place, header.header_size) + _ZEROS)
+    check, _ = decode_tail(stream.read_aside(place + header.tail_offset, TAIL_SIZE), 0)
+    return check ^ crc
+
+
+def _agreeing(candidates: list[_Candidate]) -> list[_Candidate]:
+    """The records, if just one salt is proved by them."""
+    votes = Counter(each.added for each in candidates)
+    outermost = []
+    outer: _Candidate | None = None
+    for each in candidates:
+        if votes[each.added] < _LEAST:
+            continue
+        if outer is not None and each.place < outer.end:
+            continue  # within a message
+        outermost.append(each)
+        outer = each
+    left = Counter(each.added for each in outermost)
+    proved = [added for added, count in left.items() if count >= _LEAST]
+    return [each for each in outermost if each.added == proved[0]] if len(proved) == 1 and len(left) == 1 else []
+
+
+def _salt_that_adds(added: int) -> int:
+    """A salt of 32 bits that adds just these bits: Gaussian elimination over what each of its bits adds."""
+    at_zero = extend_crc32c(0, _ZEROS)
+    rows: dict[int, tuple[int, int]] = {}  # highest bit -> what is added, and by which bits of the salt
+    for bit in range(32):
+        value, bits = extend_crc32c(0, SALT.pack(1 << bit)) ^ at_zero, 1 << bit
+        value, bits = _reduced(rows, value, bits)
+        rows[value.bit_length()] = (value, bits)
+    rest, salt = _reduced(rows, added, 0)
+    assert rest == 0
+    return salt
+
+
+def _reduced(rows: dict[int, tuple[int, int]], value: int, bits: int) -> tuple[int, int]:
+    while value and value.bit_length() in rows:
+        row, row_bits = rows[value.bit_length()]
+        value, bits = value ^ row, bits ^ row_bits
+    return value, bits

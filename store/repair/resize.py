@@ -1,0 +1,432 @@
+"""Gives journals of a store that nobody runs another geometry: more files or fewer, larger or smaller ones.
+
+A journal is not changed where it is. A new one is built beside it from what recovery finds in the old: the same record
+ids, and so the same order, and every transaction that is open, in doubt or not. Then the two change places:
+
+    step                                                            the next start, after a crash in this step or behind
+    --------------------------------------------------------------  ----------------------------------------------------
+    1. build all new journals in resized.new, read them again,      has the old journals; what is there means nothing
+       mark them as "deleted"
+    2. move them into jrnl under new ids                            has the old ones, and removes those that are marked
+    3. the catalogue's batch: the queue has the other journal       has the new journal; the mark is taken away
+    4. take the mark away; move the old journal into `resized`      has the new one. If it finds the old one in its old
+                                                                    place still, it moves it into `resized`
+
+Steps 3 and 4 are done for one queue after the other. The prepared list has no number: it goes to `tpl.new` in step 2,
+and in step 3 the old one is moved into `resized` and the new one gets its name; a start that finds `tpl.new` alone
+finishes that (`start`).
+
+All that needs room on the disk, but the catalogue's batches, is done before step 2. If a step fails, journals that no
+queue can have are removed at once; with the one whose batch failed the next start does what the table says.
+
+What does not fit is known before step 1, from the sizes of all records and the rules of `space`, and then nothing is
+done for any journal. Old journals stay in `resized` until `discard_old`. Damaged journals are left to those who build
+them anew: the next start, or qstore-recover.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, NamedTuple
+
+import store.outage as outage
+from formats.broker_records.errors import BrokerRecordError
+from formats.broker_records.wiring import decode_queue
+from formats.catalogue import QueueEntry
+from formats.rhm.close_record import ClosedJournal
+from formats.rhm.errors import RhmError
+from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
+from formats.wording import plural, printable
+from store.catalogue.catalogue import Catalogue
+from store.catalogue.opening import CatalogueOpening
+from store.recovery.close_record import read_closing, write_close_record
+from store.disk import read_whole
+from store.environment import Environment
+from store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
+from store.journal.directory import INFO_SUFFIX
+from store.journal.write.storage import mark_deleted, remove_journal, unmark_deleted
+from store.recovery.journal_content import described
+from store.recovery.journal_recovery import RecoveredJournal
+from store.key_value import CatalogueError
+from store.log_lines import LogLine
+from store.parameters import StoreParameters
+from store.live.queue_journal import TPL_NAME
+from store.build.rebuild import Rebuilt, rebuild
+from store.repair.resize_plan import Choose, JournalPlan, plan_of, read_journal
+from store.catalogue.store_directory import LOCK, Found, StoreDirectory, remove_tree
+from store.unfinished import KEPT, NEW, NEW_LIST, Unfinished, unfinished_list
+
+_BUILDING: Final = "resized.new"
+
+#: Called with a journal's name before it is built.
+Progress = Callable[[str], None]
+
+
+class _Built(NamedTuple):
+    """A journal that was built.
+
+    Attributes:
+        plan: what it is.
+        path: where it is.
+        moved: the queue's entry once it has this journal; None for the prepared list.
+        closed: what the record of the store's clean close is to say of it.
+    """
+
+    plan: JournalPlan
+    path: str
+    moved: QueueEntry | None
+    closed: ClosedJournal
+
+
+class StoreResize(AbstractContextManager["StoreResize"]):
+    """A store of version 2 that is held to have its journals resized.
+
+    Args:
+        environment: disk, clock and so on.
+        path: the store directory.
+        parameters: the store's options.
+        software_version: of this program.
+        read_only: only `plan` is wanted: nothing is written, and `environment` opens a catalogue that is only read.
+        log: takes warnings.
+
+    Raises:
+        StoreLockedError: a broker has it.
+        StoreDamagedError: its catalogue is damaged.
+        StoreError: it is no store of version 2, or cannot be read.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        path: str,
+        parameters: StoreParameters,
+        software_version: str,
+        *,
+        read_only: bool = False,
+        log: Callable[[LogLine], None] = lambda _: None,
+    ) -> None:
+        self._environment, self._disk, self._parameters = environment, environment.disk, parameters
+        self._log = log
+        self._directory = StoreDirectory(environment, path, software_version)
+        self._opened = contextlib.ExitStack()
+        try:
+            with self._told():
+                self._take(read_only=read_only)
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def _take(self, *, read_only: bool) -> None:
+        directory, disk = self._directory, self._disk
+        if not disk.is_directory(directory.path):
+            raise StoreError(f"{directory.path}: there is no directory of that name")
+        self._check_version(is_settled=False)  # before anything is made in a directory that is somebody else's
+        if not read_only or disk.is_file(directory.below(LOCK)):
+            try:
+                self._opened.callback(directory.lock().release)
+            except StoreLockedError:
+                text = "another process has the store: stop the broker first"
+                raise StoreLockedError(f"{directory.path}: {text}") from None
+        if not read_only:
+            directory.settle()
+        self._check_version(is_settled=True)
+        mark = directory.read_mark()
+        self._mark = mark
+        self._closing, found = read_closing(disk, directory.root, mark)
+        if found:
+            raise StoreDamagedError(f"{found[0].file}: {found[0].what}; see qstore-check {directory.path}")
+        if not read_only:
+            self._clear()
+        refusal = f"a start of the broker restores it, unless on-damage is refuse; see qstore-check {directory.path}"
+        opening = CatalogueOpening(self._environment, directory, mark.store_id, self._log, refusal=refusal)
+        key_value = opening.open(read_only=read_only)
+        self._opened.callback(key_value.close)
+        self._catalogue = Catalogue(key_value)
+        self._entries = {self._name(entry): entry for entry in self._catalogue.queues()}
+
+    def _check_version(self, *, is_settled: bool) -> None:
+        """Raise StoreError unless there is a store of version 2, or one that `settle` will finish."""
+        directory = self._directory
+        found = directory.look()
+        if found is Found.VERSION_1:
+            raise StoreError(
+                f"{directory.path}: this is qpidd's store (version 1): resize its journals with qpid-store-resize, or "
+                "have it converted first, by qpidd --load-module store or by qstore-recover"
+            )
+        if found is Found.NOTHING and (is_settled or not self._disk.is_directory(directory.below(NEW))):
+            raise StoreError(f"{directory.path}: there is no store here")
+
+    def _name(self, entry: QueueEntry) -> str:
+        try:
+            return decode_queue(entry.record).name
+        except BrokerRecordError as error:
+            raise StoreDamagedError(f"{self._directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
+
+    def _clear(self) -> None:
+        """Finish, or remove, what an earlier run left when it was cut short."""
+        directory, disk = self._directory, self._disk
+        building, tpl, new = directory.part(_BUILDING), directory.prepared_list, directory.part(NEW_LIST)
+        if disk.is_directory(building):
+            remove_tree(disk, building)
+        if disk.is_directory(new):
+            if disk.is_directory(tpl):
+                remove_tree(disk, new)
+            else:
+                disk.rename(new, tpl)
+        disk.sync_directory(directory.root)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the system or the catalogue says, as one line."""
+        try:
+            yield
+        except CatalogueError as error:
+            raise StoreError(str(error)) from error
+        except OSError as error:
+            where = error.filename or self._directory.path
+            raise StoreError(f"{where}: {error.strerror or error}{advice(error)}") from error
+
+    @property
+    def queues(self) -> Collection[str]:
+        """The names of the queues, by id."""
+        return self._entries.keys()
+
+    # ---- what is to be done ----
+
+    def plan(self, names: Collection[str], choose: Choose, *, prepared_list: bool = False) -> list[JournalPlan]:
+        """Read journals, and see what would become of them.
+
+        Args:
+            names: the queues', which are there.
+            choose: says what each is to be.
+            prepared_list: the prepared list's, too.
+
+        Raises:
+            StoreDamagedError: a journal is damaged.
+            StoreError: a journal cannot be read.
+        """
+        plans = []
+        with self._told():
+            for name in names:
+                entry = self._entries[name]
+                plans.append(self._plan(name, self._directory.journal(entry.journal_id), entry, choose))
+            if prepared_list:
+                is_new = unfinished_list(self._disk, self._directory.root) is Unfinished.NEW_LIST  # read only
+                path = self._directory.part(NEW_LIST) if is_new else self._directory.prepared_list
+                plans.append(self._plan(TPL_NAME, path, None, choose))
+        return plans
+
+    def _plan(self, name: str, path: str, entry: QueueEntry | None, choose: Choose) -> JournalPlan:
+        return plan_of(self._read(path, name), name, entry, choose)
+
+    def _read(self, path: str, name: str) -> RecoveredJournal:
+        return read_journal(self._disk, path, name, self._closing)
+
+    # ---- doing it ----
+
+    def resize(self, plans: Sequence[JournalPlan], progress: Progress | None = None) -> dict[str, str]:
+        """Do what was planned: all of it, or nothing if a journal cannot be built.
+
+        Args:
+            plans: all of which fit.
+            progress: told of each journal.
+
+        Returns:
+            Name -> where the old journal is kept, of those that were changed.
+
+        Raises:
+            StoreError: it cannot be done. The text says whether anything was changed.
+        """
+        assert all(plan.fits for plan in plans)
+        changes = [plan for plan in plans if plan.is_change]
+        if not changes:
+            return {}
+        with self._told():
+            built = self._build_all(changes, progress or (lambda _: None))
+        kept: dict[str, str] = {}
+        try:
+            self._switch_all(built, kept)
+            self._record_close(built)
+        except (OSError, CatalogueError) as error:
+            self._take_back(built[len(kept) + 1 :])
+            raise self._half_done(error, kept, len(built)) from error
+        return kept
+
+    def _half_done(self, error: OSError | CatalogueError, kept: Collection[str], count: int) -> StoreError:
+        """The error of a resize that came to its switch."""
+        text, told, where = str(error), f"; {outage.advice()}", self._directory.path
+        if isinstance(error, OSError):
+            text, told, where = error.strerror or text, advice(error), error.filename or where
+        done = ", ".join(map(printable, kept)) or "no queue"
+        rest = ", and for one more it is not known: the next start finds the old or the new one whole"
+        return StoreError(f"{where}: {text}{told}; {done} got another journal before that{rest * (len(kept) < count)}")
+
+    def _build_all(self, plans: Sequence[JournalPlan], progress: Progress) -> list[_Built]:
+        """Build the new journals, and have them where the switch wants them. If that fails, nothing is left of it."""
+        built: list[_Built] = []
+        try:
+            self._disk.make_directory(self._directory.part(_BUILDING))
+            for plan in plans:
+                progress(plan.name)
+                built.append(self._build(plan))
+            self._place(built)
+        except BaseException:
+            self._take_back(built)
+            raise
+        return built
+
+    def _place(self, built: Sequence[_Built]) -> None:
+        """Have all new journals in the directories where they are to be, marked, and one to keep the old ones in."""
+        directory, disk = self._directory, self._disk
+        kept, building = directory.part(KEPT), directory.part(_BUILDING)
+        if not disk.is_directory(kept):
+            disk.make_directory(kept)
+        for each in built:
+            if each.moved is not None:
+                mark_deleted(disk, each.path)
+        for each in built:
+            disk.rename(each.path, self._place_of(each))
+        for path in (directory.part("jrnl"), directory.root, building):
+            disk.sync_directory(path)
+
+    def _place_of(self, built: _Built) -> str:
+        """Where a new journal is at its switch."""
+        moved, directory = built.moved, self._directory
+        return directory.part(NEW_LIST) if moved is None else directory.journal(moved.journal_id)
+
+    def _take_back(self, built: Sequence[_Built]) -> None:
+        """Remove new journals whose switch was not begun, and whatever only they need; as far as the disk does it."""
+        directory, disk = self._directory, self._disk
+        for each in built:
+            if each.moved is not None and disk.is_directory(self._place_of(each)):
+                with contextlib.suppress(OSError):  # the next start does it
+                    remove_journal(disk, self._place_of(each))
+        with contextlib.suppress(OSError):  # the next run does it
+            if unfinished_list(disk, directory.root) is Unfinished.UNUSED_LIST:
+                remove_tree(disk, directory.part(NEW_LIST))
+        with contextlib.suppress(OSError):  # likewise
+            if disk.is_directory(directory.part(_BUILDING)):
+                remove_tree(disk, directory.part(_BUILDING))
+        with contextlib.suppress(OSError):  # likewise
+            if disk.is_directory(directory.part(KEPT)) and not disk.names(directory.part(KEPT)):
+                disk.remove_directory(directory.part(KEPT))
+
+    def _build(self, plan: JournalPlan) -> _Built:
+        seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
+        info = replace(plan.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds, creation_headers=True)
+        moved, page, name = None, self._parameters.tpl_page_bytes, posixpath.basename(self._directory.prepared_list)
+        if plan.entry is not None:
+            page = self._parameters.page_bytes
+            moved = self._catalogue.moved_journal(plan.entry, self._directory.has_journal)
+            name = str(moved.journal_id)
+            info = replace(info, incarnation=moved.incarnation, queue_record=moved.record)
+        else:
+            info = replace(info, incarnation=info.incarnation + 1)
+        path = posixpath.join(self._directory.part(_BUILDING), name)
+        journal, recovery = plan.source.journal, plan.source.recovery
+        rebuilt = rebuild(self._environment, path, info, journal, recovery, page, seal=True)
+        journal.close()
+        if rebuilt.info.geometry != plan.after:
+            raise StoreError(
+                f'"{printable(plan.name)}": its messages need {described(rebuilt.info.geometry)}; nothing was changed'
+            )
+        walked = self._verify(plan, path, rebuilt)
+        queue_id, journal_id = (0, 0) if moved is None else (moved.queue_id, moved.journal_id)
+        closed = ClosedJournal(queue_id, journal_id, info.incarnation, walked.flush, walked.messages)
+        return _Built(plan, path, moved, closed)
+
+    def _verify(self, plan: JournalPlan, path: str, rebuilt: Rebuilt) -> RecoveredJournal:
+        """Read the new journal as the next start will. Returns what is in it; it is closed again."""
+        walked = self._read(path, plan.name)
+        walked.journal.close()
+        found = walked.messages
+        whole = (found, len(walked.recovery.transactions)) == (rebuilt.messages, rebuilt.transactions)
+        if rebuilt.unreadable or rebuilt.messages < plan.messages or not whole:
+            raise StoreDamagedError(
+                f"{plan.source.journal.path}: of {plural(plan.messages, 'message')} {found:,} were found in "
+                "the new journal: the disk gives other bytes now; nothing was changed, see qstore-check"
+            )
+        return walked
+
+    def _switch_all(self, built: Sequence[_Built], kept: dict[str, str]) -> None:
+        """Let new journals take the places of the old ones. Raises OSError, CatalogueError."""
+        for each in built:
+            kept[each.plan.name] = self._switch(each)
+        remove_tree(self._disk, self._directory.part(_BUILDING))
+        self._disk.sync_directory(self._directory.root)
+
+    def _switch(self, built: _Built) -> str:
+        """The step that counts, and what follows from it. Returns where the old journal is kept."""
+        directory, old = self._directory, built.plan.source.journal.path
+        if built.moved is None:
+            kept = directory.set_aside(old, KEPT)
+            self._disk.rename(directory.part(NEW_LIST), old)
+            self._disk.sync_directory(directory.root)
+            return kept
+        self._catalogue.replace_queue(built.moved)
+        unmark_deleted(self._disk, directory.journal(built.moved.journal_id))
+        return directory.set_aside(old, KEPT)
+
+    def _record_close(self, built: Sequence[_Built]) -> None:
+        """Let the record of a clean close tell of the new journals. Until then it says nothing of them."""
+        if not self._mark.close_record:
+            return
+        journals = {each.queue_id: each for each in self._closing.journals.values()}
+        journals.update((each.closed.queue_id, each.closed) for each in built)
+        write_close_record(self._directory, self._mark.store_id, journals.values())
+
+    # ---- old journals ----
+
+    def discard_old(self, names: Collection[str] | None = None, *, prepared_list: bool = False) -> list[str]:
+        """Remove the journals that are kept since they were resized.
+
+        Args:
+            names: of these queues; None for everything that is kept.
+            prepared_list: with names, the prepared list's, too.
+
+        Returns:
+            Where they were.
+
+        Raises:
+            StoreError: one cannot be removed.
+        """
+        directory, disk = self._directory, self._disk
+        parent = directory.part(KEPT)
+        if not disk.is_directory(parent):
+            return []
+        wanted = None if names is None else {self._entries[name].queue_id for name in names}
+        if wanted is not None and prepared_list:
+            wanted.add(0)
+        removed = []
+        with self._told():
+            for path in [posixpath.join(parent, name) for name in disk.names(parent)]:
+                if wanted is None or self._owner(path) in wanted:
+                    remove_tree(disk, path)
+                    removed.append(path)
+            if disk.names(parent):
+                disk.sync_directory(parent)
+            else:
+                disk.remove_directory(parent)
+                disk.sync_directory(directory.root)
+        return removed
+
+    def _owner(self, path: str) -> int | None:
+        """The number of the queue whose journal that was, 0 for the prepared list; None where nothing tells."""
+        for base in (DEFAULT_BASE_NAME, TPL_BASE_NAME):
+            try:
+                return decode_jinf(
+                    read_whole(self._disk, posixpath.join(path, base + INFO_SUFFIX), MAX_JINF_SIZE)
+                ).queue_id
+            except (OSError, RhmError):
+                continue
+        return None

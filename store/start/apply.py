@@ -1,0 +1,389 @@
+"""Starts a store: what was planned (`start_plan`) is done, journal by journal, and each is taken up.
+
+The way is that of the formats page, section 10.7: the transaction prepared list first, then each queue's journal,
+resolved through it. What was open and is not in doubt is brought to its end: a transaction that was decided, or local
+and prepared, is committed or aborted in each journal that still has it open, and forgotten in the prepared list when
+that is synced; one that was never prepared is aborted.
+
+A journal that is damaged is built anew from what can be read of it, and the damaged one kept in `quarantine`; or the
+store is refused (option on-damage). What becomes of a journal that the catalogue does not know, `leftovers` says.
+
+    plan = plan_start(environment.disk, directory, list(catalogue.queues()), mark)
+    started = apply_start(environment, directory, catalogue, parameters, plan, log=log)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Callable
+
+import store.log_lines as log_lines
+from formats.broker_records.wiring import Queue
+from formats.catalogue import QueueEntry
+from formats.rhm.geometry import Geometry
+from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
+from formats.wording import plural, printable
+from store.catalogue.catalogue import Catalogue
+from store.damage import Damage
+from store.damage_kinds import DamageKind
+from store.environment import Environment
+from store.errors import StoreDamagedError
+from store.journal.recovery import Outcome
+from store.journal.write.resumption import NotToBeTakenUpError, state_of
+from store.journal.write.storage import (
+    create_journal,
+    mark_deleted,
+    remove_journal,
+    unmark_deleted,
+    withdraw_journal,
+)
+from store.recovery.journal_content import described
+from store.recovery.journal_recovery import RecoveredJournal
+from store.key_value import CatalogueError
+from store.start.leftovers import LostQueue, find_leftovers
+from store.log_lines import Level, LogLine
+from store.parameters import OnDamage, StoreParameters
+from store.recovery.prepared import PreparedTransaction
+from store.live.queue_journal import TPL_NAME, QueueJournal
+from store.build.rebuild import rebuild
+from store.start.plan import (
+    Need,
+    PlannedJournal,
+    PlannedQueue,
+    StartPlan,
+    plan_prepared_list,
+    plan_queue,
+    read_if_any,
+)
+from store.start.started import StartedQueue, StartedStore
+from store.catalogue.store_directory import StoreDirectory
+from store.live.taking_up import journal_info, take_up
+from store.unfinished import MAKING, NEW_LIST, Unfinished
+
+Log = Callable[[LogLine], None]
+
+
+def apply_start(
+    environment: Environment,
+    directory: StoreDirectory,
+    catalogue: Catalogue,
+    parameters: StoreParameters,
+    plan: StartPlan,
+    *,
+    log: Log,
+) -> StartedStore:
+    """Do what was planned, and take the journals up.
+
+    Args:
+        environment: disk, clock and so on.
+        directory: the store's.
+        catalogue: its catalogue.
+        parameters: the store's options.
+        plan: what is to be done, made of the store as it is. Its files are closed if that cannot be done.
+        log: takes lines for the log.
+
+    Raises:
+        StoreDamagedError: something is damaged, and the option on-damage says to refuse the store.
+        StoreError: a journal cannot be built.
+        CatalogueError: the catalogue cannot be written.
+        OSError: the disk does not do it.
+    """
+    with contextlib.ExitStack() as opened:
+        opened.callback(plan.close)
+        started = _Start(environment, directory, catalogue, parameters, plan, log, opened).apply()
+        opened.pop_all()
+    return started
+
+
+class _Start:
+    """One plan that is carried out."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        directory: StoreDirectory,
+        catalogue: Catalogue,
+        parameters: StoreParameters,
+        plan: StartPlan,
+        log: Log,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        self._environment, self._directory, self._catalogue = environment, directory, catalogue
+        self._disk = environment.disk
+        self._parameters, self._plan, self._closing = parameters, plan, plan.closing
+        self._log = log
+        self._opened = opened  # closes what is open by then, if the start cannot go on
+        self._damage: list[Damage] = []
+        self._highest_rid = 0
+
+    def apply(self) -> StartedStore:
+        """Do everything, in the order that a crash at any step allows."""
+        plan = self._plan
+        if not plan.was_clean:
+            self._sync_moves()
+        for damage in plan.damage:
+            self._found(damage)
+        prepared_list, transactions = self._take_up_prepared_list(plan.prepared_list)
+        outcomes = {transaction.xid: transaction.outcome for transaction in transactions}
+        queues = [self._take_up_queue(queue, outcomes) for queue in plan.queues]
+        for lost in self._clear_leftovers():  # last: a store that is refused stays as it is
+            self._catalogue.create_queue(lost.entry)
+            made = plan_queue(self._disk, self._directory, lost.entry, self._closing, lost.renamed)
+            self._opened.callback(made.journal.close)
+            queues.append(self._take_up_queue(made, outcomes))
+        return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid)
+
+    def _sync_moves(self) -> None:
+        """Directories that an earlier process removed or set aside are where they are found to be."""
+        for name in ("orphans", "quarantine", "jrnl"):
+            path = self._directory.part(name)
+            if self._disk.is_directory(path):
+                self._disk.sync_directory(path)
+
+    # ---- the prepared list ----
+
+    def _take_up_prepared_list(self, planned: PlannedJournal) -> tuple[QueueJournal, list[PreparedTransaction]]:
+        path = planned.path
+        if planned.need is Need.FINISH:
+            self._finish_prepared_list()
+            planned = plan_prepared_list(self._disk, self._directory, self._closing)
+        if planned.found is None:
+            self._found(Damage(path, None, None, DamageKind.PREPARED_LIST_MISSING))
+            self._make_journal(path, self._tpl_info(self._parameters.tpl_geometry, None))
+            walked = self._walked_anew(path, TPL_NAME)
+        elif planned.need is Need.REBUILD:
+            walked = self._rebuild_prepared_list(self._read(planned.found))
+        else:
+            walked = self._read(planned.found)
+        with contextlib.closing(walked.journal):
+            prepared = walked.prepared()
+            journal = self._taken_up(walked, self._parameters.tpl_page_bytes, self._parameters.tpl_write_cache_bytes)
+        return journal, prepared
+
+    def _rebuild_prepared_list(self, walked: RecoveredJournal) -> RecoveredJournal:
+        """Build the list anew, and keep the damaged one. Where there is only a `tpl.new`, that is whole."""
+        path = self._directory.prepared_list
+        info = self._tpl_info(walked.journal.files.geometry, walked.journal.info)
+        new = self._directory.part(NEW_LIST)
+        self._rebuild(new, walked, info)
+        try:
+            self._disk.sync_directory(self._directory.root)
+            self._directory.set_aside(path, "quarantine")
+        except OSError:
+            if self._disk.is_directory(path):
+                self._remove_made(new)
+            raise
+        self._finish_prepared_list()
+        return self._walked_anew(path, TPL_NAME)
+
+    def _finish_prepared_list(self) -> None:
+        path = self._directory.prepared_list
+        self._disk.rename(self._directory.part(NEW_LIST), path)
+        self._disk.sync_directory(self._directory.root)
+
+    # ---- queues ----
+
+    def _take_up_queue(self, planned: PlannedQueue, outcomes: dict[bytes, Outcome]) -> StartedQueue:
+        entry, record = planned.entry, planned.record
+        self._log_mst(log_lines.mst_recovery_start(record.name))
+        entry, walked = self._ready(planned)
+        journal = self._taken_up(walked, self._parameters.page_bytes, self._parameters.write_cache_bytes)
+        walked.recovery.resolve(outcomes)
+        queue = StartedQueue(entry.queue_id, record, journal, walked.journal, walked.recovery)
+        self._log(log_lines.queue_recovered(record.name, queue.messages, queue.in_doubt))
+        self._log_mst(log_lines.mst_recovered(record.name, queue.messages))
+        self._log_mst(log_lines.mst_recovery_complete(record.name))
+        return queue
+
+    def _ready(self, planned: PlannedQueue) -> tuple[QueueEntry, RecoveredJournal]:
+        """What the queue has by now, and its journal, which is sound."""
+        entry, record, found = planned.entry, planned.record, planned.journal.found
+        if found is not None:
+            self._read(found)
+            return self._rebuild_queue(entry, record, found) if planned.journal.need is Need.REBUILD else (entry, found)
+        if planned.journal.need is Need.REPLACE:
+            entry = self._replace_withdrawn(entry, record)
+        else:
+            path = planned.journal.path
+            self._found(Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name))
+            self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
+        return entry, self._walked_anew(self._directory.journal(entry.journal_id), record.name)
+
+    def _moved(self, entry: QueueEntry) -> QueueEntry:
+        """The queue with another journal, whose directory is still to be made."""
+        return self._catalogue.moved_journal(entry, self._directory.has_journal)
+
+    def _replace_withdrawn(self, entry: QueueEntry, record: Queue) -> QueueEntry:
+        """Give the queue another, empty journal; the mark of the old one stays until the catalogue has the new one."""
+        old, moved = self._directory.journal(entry.journal_id), self._moved(entry)
+        self._log(LogLine(Level.NOTICE, Unfinished.WITHDRAWN_JOURNAL.notice(old)))
+        path = self._directory.journal(moved.journal_id)
+        self._make_journal(path, self._queue_info(moved, record.name, self._parameters.geometry))
+        try:
+            self._catalogue.replace_queue(moved)
+        except CatalogueError:
+            with contextlib.suppress(OSError):  # the next start has the one or the other, and removes what it has not
+                withdraw_journal(self._disk, path, DEFAULT_BASE_NAME)
+            raise
+        remove_journal(self._disk, old)
+        self._disk.sync_directory(posixpath.dirname(old))
+        return moved
+
+    def _rebuild_queue(
+        self, entry: QueueEntry, record: Queue, walked: RecoveredJournal
+    ) -> tuple[QueueEntry, RecoveredJournal]:
+        """Build the journal anew, switch over in one batch, and keep the damaged one."""
+        moved = self._moved(entry)
+        path = self._directory.journal(moved.journal_id)
+        self._rebuild(path, walked, self._queue_info(moved, record.name, walked.journal.files.geometry))
+        try:
+            mark_deleted(self._disk, path)  # until the catalogue has it: nobody misses what is in it
+            self._disk.sync_directory(posixpath.dirname(path))
+        except OSError:
+            self._remove_made(path)
+            raise
+        self._catalogue.replace_queue(moved)
+        unmark_deleted(self._disk, path)
+        self._directory.set_aside(walked.journal.path, "quarantine")
+        return moved, self._walked_anew(path, record.name)
+
+    def _clear_leftovers(self) -> list[LostQueue]:
+        """Journals that the catalogue does not know. Returns the queues that are to be made again.
+
+        A store that is refused for one stays as it is.
+        """
+        parent, disk = self._directory.part("jrnl"), self._disk
+        self._have_directory(parent)
+        found = find_leftovers(disk, parent, list(self._catalogue.queues()), self._walk)
+        for lost in found.lost:
+            self._found(lost.damage)
+        for aside in found.aside:
+            if aside.damage.costs:
+                self._found(aside.damage)
+        for path in found.kept:
+            unmark_deleted(disk, path)
+        for path in found.removed:
+            remove_journal(disk, path)
+        if found.removed:
+            disk.sync_directory(parent)
+        for aside in found.aside:
+            path, what = aside.damage.file, aside.damage.what
+            target = self._directory.set_aside(path, aside.parent)
+            text = f"{path}: {what}; it is kept in {target}: see qstore-check {self._directory.path}"
+            self._log(LogLine(Level.WARNING if aside.damage.costs else Level.NOTICE, printable(text)))
+        return found.lost
+
+    # ---- one journal ----
+
+    def _walk(self, path: str, name: str) -> RecoveredJournal | None:
+        """Read a journal; None if there is none."""
+        found = read_if_any(self._disk, path, name, self._closing)
+        return None if found is None else self._read(found)
+
+    def _read(self, found: RecoveredJournal) -> RecoveredJournal:
+        """Note the record ids of a journal that was read."""
+        self._highest_rid = max(self._highest_rid, found.recovery.highest_rid)
+        return found
+
+    def _walked_anew(self, path: str, name: str) -> RecoveredJournal:
+        """Read a journal that was made here, and is sound."""
+        walked = self._walk(path, name)
+        assert walked is not None
+        self._opened.callback(walked.journal.close)
+        return walked
+
+    def _taken_up(self, walked: RecoveredJournal, page: int, bound: int) -> QueueJournal:
+        reader = walked.journal
+        assert reader.info is not None
+        try:
+            state = state_of(reader, walked.recovery, walked.end)
+        except NotToBeTakenUpError as error:
+            raise StoreDamagedError(f"{error}; see qstore-check {self._directory.path}") from error
+        geometry = reader.files.geometry
+        journal = take_up(self._environment, reader.path, reader.info, geometry, state, page=page, bound=bound)
+        self._opened.callback(journal.close)
+        if not self._plan.was_clean:
+            journal.storage.sync_end(state.position)
+        return journal
+
+    def _make_journal(self, path: str, info: JournalInfo) -> None:
+        """Make an empty journal where there is none. What is there, if anything, is no journal.
+
+        It gets its name when it is whole: the next start would take a part of one for a journal that is damaged.
+        """
+        parent, making = posixpath.dirname(path), path + MAKING
+        self._have_directory(parent)
+        if self._disk.is_directory(making):
+            remove_journal(self._disk, making)
+        create_journal(self._disk, making, info)
+        try:
+            if self._disk.is_directory(path):
+                self._directory.set_aside(path, "quarantine")
+            self._disk.rename(making, path)
+            self._disk.sync_directory(parent)
+        except OSError:  # the next start would find what has its name already, and never say what is missing
+            self._remove_made(making if self._disk.is_directory(making) else path)
+            raise
+
+    def _remove_made(self, path: str) -> None:
+        """Give back the space of a journal that nobody has yet, since the start cannot go on."""
+        with contextlib.suppress(OSError):
+            remove_journal(self._disk, path)
+
+    def _have_directory(self, path: str) -> None:
+        if not self._disk.is_directory(path):
+            self._disk.make_directory(path)
+            self._disk.sync_directory(posixpath.dirname(path))
+
+    def _rebuild(self, path: str, walked: RecoveredJournal, info: JournalInfo) -> None:
+        """Build what can be read of a damaged journal anew. What an earlier start left of that is removed."""
+        for damage in walked.damage:
+            self._found(damage)
+        if self._disk.is_directory(path):
+            remove_journal(self._disk, path)
+        page = self._parameters.page_bytes
+        built = rebuild(self._environment, path, info, walked.journal, walked.recovery, page, seal=True)
+        walked.journal.close()
+        size = described(built.info.geometry)
+        text = f"{walked.journal.path}: built anew with {plural(built.messages, 'message')}, {size}"
+        self._log(LogLine(Level.WARNING, text + (f"; {built.unreadable} unreadable" if built.unreadable else "")))
+
+    def _queue_info(self, entry: QueueEntry, name: str, geometry: Geometry) -> JournalInfo:
+        return journal_info(
+            self._environment,
+            name,
+            geometry,
+            self._parameters.flush_alignment,
+            queue_id=entry.queue_id,
+            incarnation=entry.incarnation,
+            record=entry.record,
+        )
+
+    def _tpl_info(self, geometry: Geometry, before: JournalInfo | None) -> JournalInfo:
+        """The info file of a prepared list that takes the place of another, of which `before` tells, if it is there."""
+        closed = self._closing.journals.get(0)
+        known = [each.incarnation for each in (before, closed) if each is not None]
+        return journal_info(
+            self._environment,
+            TPL_NAME,
+            geometry,
+            self._parameters.flush_alignment,
+            incarnation=max(known, default=0) + 1,
+            base_name=TPL_BASE_NAME,
+        )
+
+    # ---- what is told ----
+
+    def _found(self, damage: Damage) -> None:
+        """Note damage, or refuse the store because of it."""
+        where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
+        text = f"{where}: {damage.what}: {damage.consequence}"
+        if self._parameters.on_damage is OnDamage.REFUSE:
+            raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse: see qstore-check")
+        self._damage.append(damage)
+        self._log(LogLine(Level.CRITICAL, text))
+
+    def _log_mst(self, line: LogLine) -> None:
+        if self._parameters.mst_log:
+            self._log(line)
