@@ -20,8 +20,10 @@ from store.environment import system_environment
 from store.errors import StoreError
 from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from store.key_value import CatalogueError
-from store.log_lines import LogLine
 from store.live.message_store import MessageStore
+from store.live.queue_journal import QueueJournal
+from store.live.transactions import Dequeue, Enqueue
+from store.log_lines import LogLine
 from store.parameters import (
     OPTIONS,
     Kind,
@@ -31,8 +33,6 @@ from store.parameters import (
     queue_geometry,
     store_directory,
 )
-from store.live.queue_journal import QueueJournal
-from store.live.transactions import Dequeue, Enqueue
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]
 

@@ -33,8 +33,8 @@ from typing import Any, Final, NamedTuple
 
 from formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry
 from formats.wording import printable
-from store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
 from store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
+from store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
 from store.sync.choice import AUTO, SYNC_DRIVERS
 
 _KIB: Final = 1024

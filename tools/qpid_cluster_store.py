@@ -17,11 +17,11 @@ from uuid import UUID, uuid4
 import click
 from rich.text import Text
 
+from store.cluster.identity import NOBODY, Identity, IdentityError, State, StoreIdentity
 from store.cluster.rules import Verdict, plan_join, plan_start
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
-from store.cluster.identity import NOBODY, Identity, IdentityError, State, StoreIdentity
 from store.inspect.layout import UnusableInputError
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines

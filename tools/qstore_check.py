@@ -12,9 +12,9 @@ import time
 import click
 from rich.console import Console
 
-from store.inspect.check.check import StoreCheck, check_store
 from store.disk import OsDisk
 from store.errors import advice
+from store.inspect.check.check import StoreCheck, check_store
 from store.inspect.in_use import holder_of_store
 from store.inspect.layout import UnusableInputError
 from store.inspect.offline import open_store

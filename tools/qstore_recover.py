@@ -18,19 +18,19 @@ from typing import Final
 
 import click
 
+from store.catalogue.store_directory import LOCK
 from store.environment import tool_environment
 from store.errors import StoreError, advice
-from store.journal.directory import NotAJournalError
-from store.journal.recovery import Outcome
 from store.inspect.layout import UnusableInputError
 from store.inspect.offline import Decisions, OfflineStore
+from store.journal.directory import NotAJournalError
+from store.journal.recovery import Outcome
 from store.parameters import StoreParameters
 from store.repair.recover.build import Recovery, check_destination, check_version_1, recover_into, store_of
 from store.repair.recover.loose import find_source
 from store.repair.recover.plan import OrphanPolicy, Plan, make_plan
 from store.repair.recover.salts import restore_salts
 from store.repair.recover.salvage import Salvage
-from store.catalogue.store_directory import LOCK
 from store.writable_disk import OsWritableDisk
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines

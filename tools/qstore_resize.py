@@ -19,13 +19,13 @@ from rich.console import Console
 from formats.rhm.geometry import MAX_FILES
 from store.environment import Environment, tool_environment
 from store.errors import StoreDamagedError, StoreError, advice
-from store.key_value import KeyValue, open_copy
 from store.inspect.layout import UnusableInputError
+from store.inspect.sizing import MAX_PAGES
+from store.key_value import KeyValue, open_copy
 from store.log_lines import LogLine
 from store.parameters import StoreParameters
 from store.repair.resize import StoreResize
 from store.repair.resize_plan import Choose, JournalPlan
-from store.inspect.sizing import MAX_PAGES
 from tools.console.json_lines import JsonLines
 from tools.console.tables import print_line
 from tools.console.text import printable, unescape_name

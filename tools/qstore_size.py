@@ -17,11 +17,11 @@ from formats.wording import plural
 from store.disk import OsDisk
 from store.errors import advice
 from store.inspect.in_use import holder_of_store
-from store.journal.format import JournalFormat
-from store.journal.records import MAX_XID_SIZE
 from store.inspect.layout import UnusableInputError
 from store.inspect.offline import OfflineStore, open_store
 from store.inspect.sizing import MAX_DEPTH, JournalTooLargeError, Transactions, Workload, size_journal
+from store.journal.format import JournalFormat
+from store.journal.records import MAX_XID_SIZE
 from tools.console.json_lines import JsonLines
 from tools.console.progress import reading_progress
 from tools.console.text import printable, unescape_name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.log.logs import DEBUG, log_of
 from broker.model.events import (
     Bind,
     Event,
@@ -15,7 +16,6 @@ from broker.model.events import (
     Unbind,
     Unsubscribe,
 )
-from broker.log.logs import DEBUG, log_of
 
 _LOG: Final = log_of("Model")
 

@@ -5,8 +5,9 @@ formatting: `LOG.notice("Listening on port %d", port)`. A line that no rule want
 where even the arguments cost something, ask `LOG.is_on(DEBUG)` first. Passwords are never handed to a log.
 
 A rule is `LEVEL[+-][:PATTERN]`: `+` is this level and above, `-` this level and below. A pattern is the name of a
-category, or a part of the name of the function that writes (`broker.network.server.Server.listen`; `::` is read as a dot, and
-`qpid::`, with which all of qpidd's names begin, stands for every function). First match decides (000, B8):
+category, or a part of the name of the function that writes (`broker.server.Server.listen`: room, module, class; `::`
+is read as a dot, and `qpid::`, with which all of qpidd's names begin, stands for every function). First match decides
+(000, B8):
 
     1  a disabled function    hidden
     2  a disabled category    hidden

@@ -21,7 +21,7 @@ from formats.wording import printable
 
 _NAMES: Final = {level: name for name, level in LEVELS.items()}
 _SYSLOG_ADDRESS: Final = "/dev/log"
-_TOP: Final = Path(__file__).parents[1]  # above the packages
+_TOP: Final = Path(__file__).parents[2]  # above the packages
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def _category(record: logging.LogRecord) -> str:
 
 
 def _function(record: logging.LogRecord) -> str:
-    """Where a line was written, such as broker.server.Server.listen."""
+    """Where a line was written, such as broker.server.Server.listen: rules name it so, wherever in its room it is."""
     path = Path(record.pathname)
-    parts = path.relative_to(_TOP).with_suffix("").parts if path.is_relative_to(_TOP) else (record.module,)
+    parts = (path.relative_to(_TOP).parts[0], path.stem) if path.is_relative_to(_TOP) else (record.module,)
     return ".".join((*parts, getattr(record, FUNCTION, record.funcName)))
 
 

@@ -11,16 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from broker.log.event_log import log_event
+from broker.log.logs import log_of
 from broker.model.authorization import ALLOW_ALL, Action, Authorizer, ObjectType
-from broker.model.topology.bindings import recover_bindings
 from broker.model.caller import BROKER, Caller
 from broker.model.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError, UnauthorizedError
-from broker.log.event_log import log_event
 from broker.model.events import Events
 from broker.model.exchanges.default import DefaultExchange
 from broker.model.exchanges.exchange import Exchange
 from broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
-from broker.log.logs import log_of
 from broker.model.memory import MemoryCeiling
 from broker.model.message import Message
 from broker.model.queues.argument_table import unmet
@@ -29,10 +28,11 @@ from broker.model.queues.composition import make_queue
 from broker.model.queues.entry import ACQUIRED, LEAVING, Entry
 from broker.model.queues.idle import IdleQueues
 from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
 from broker.model.store_protocol import LIVE, RecoveredQueue, Store
-from broker.model.turn import Turn
+from broker.model.topology.bindings import recover_bindings
 from broker.model.topology.wiring import Wiring
+from broker.model.turn import Turn
+from broker.settings import BrokerSettings
 from formats.broker_records.errors import BrokerRecordError
 from formats.values import TypedMap
 

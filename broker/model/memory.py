@@ -31,8 +31,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from broker.model.errors import ResourceLimitExceededError
 from broker.log.logs import log_of
+from broker.model.errors import ResourceLimitExceededError
 
 _LOG: Final = log_of("Broker")
 

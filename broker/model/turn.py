@@ -19,8 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.model.errors import ModelError
 from broker.log.logs import log_of
+from broker.model.errors import ModelError
 from broker.model.memory import MemoryCeiling
 
 if TYPE_CHECKING:

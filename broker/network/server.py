@@ -23,18 +23,18 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from broker.model.broker import Broker
-from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.log.budget import LogBudget
 from broker.log.logs import WARNING, log_of
+from broker.model.broker import Broker
+from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.model.memory import State
 from broker.network.backpressure import Pressure
+from broker.network.socket_connection import SocketConnection
 from broker.protocols.table import Protocols
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.security.users import Users
 from broker.settings import BrokerSettings
-from broker.network.socket_connection import SocketConnection
 
 _LOG: Final = log_of("Network")
 

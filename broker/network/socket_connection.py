@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from broker.model.errors import ModelError
 from broker.log.logs import DEBUG, INFO, log_of
+from broker.model.errors import ModelError
 from broker.model.memory import State
 from broker.protocols.detection import foreign_client
 from broker.protocols.machine import Machine, Peer

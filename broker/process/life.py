@@ -17,17 +17,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.process import daemon
-from broker.process import service_manager
-from broker.model.broker import Broker
 from broker.log.logs import LEVELS, LogError, log_of
+from broker.model.broker import Broker
+from broker.model.store_protocol import Store, StoreLine, StoreModule
+from broker.network.server import Server
+from broker.process import daemon, service_manager
 from broker.process.pid_file import PidFile
+from broker.process.signals import Signals, Watchdog
 from broker.protocols.stored_messages import restore_message
 from broker.security.users import UserFileError, Users
-from broker.network.server import Server
 from broker.settings import BrokerSettings
-from broker.process.signals import Signals, Watchdog
-from broker.model.store_protocol import Store, StoreLine, StoreModule
 
 _LOG: Final = log_of("Broker")
 _SECURITY_LOG: Final = log_of("Security")

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NamedTuple
 
-from broker.process.options.option import Given, Group, Kind, Option
 from broker.model.store_protocol import ModuleOption, StoreModule
+from broker.process.options.option import Given, Group, Kind, Option
 from formats.wording import printable
 
 GROUP: Final = "qstore.modules"

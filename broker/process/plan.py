@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.process.data_dir import default_data_directory
-from broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
 from broker.log.logs import LogError, Rules, enabled_rules, parse_rule
+from broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
 from broker.model.memory import default_ceiling
+from broker.model.store_protocol import StoreModule
+from broker.process.data_dir import default_data_directory
 from broker.process.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
 from broker.process.options.lookup import Table
 from broker.process.options.option import OptionError
@@ -22,7 +23,6 @@ from broker.process.options.sources import open_sources, read_sources
 from broker.process.options.table import GROUPS
 from broker.process.options.values import Values
 from broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings
-from broker.model.store_protocol import StoreModule
 
 _STREAMS: Final = ("stderr", "stdout", "syslog")
 """What `log-output` may name instead of a file."""

@@ -24,11 +24,10 @@ from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NoReturn
 
-from broker.process import daemon
-from broker.process import service_manager
+from broker.log.logs import LogError, log_of
+from broker.process import daemon, service_manager
 from broker.process.data_dir import DataDirectory, DataDirectoryError, default_data_directory, lock_path, user_directory
 from broker.process.life import Life, LoadedModule, StartError
-from broker.log.logs import LogError, log_of
 from broker.process.modules import ModuleError
 from broker.process.options.help import help_text
 from broker.process.options.option import OptionError

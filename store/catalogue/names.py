@@ -15,8 +15,8 @@ from typing import TypeAlias
 from formats.broker_records.wiring import Bridge, Exchange, GeneralObject, Link, Queue
 from formats.catalogue import Kind
 from formats.wording import printable
-from store.errors import NameTakenError
 from store.catalogue.wiring import Wiring
+from store.errors import NameTakenError
 
 Record: TypeAlias = Queue | Exchange | Link | Bridge | GeneralObject
 _Name: TypeAlias = tuple[str, str]  # the kind of object, and its name

@@ -31,10 +31,6 @@ from uuid import UUID
 
 from formats.wording import printable
 from store.catalogue.catalogue import Catalogue, CatalogueDamage
-from store.environment import Environment
-from store.errors import StoreDamagedError, StoreError
-from store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
-from store.log_lines import Level, LogLine
 from store.catalogue.store_directory import StoreDirectory, remove_tree
 from store.catalogue.topology import (
     NAME,
@@ -49,6 +45,10 @@ from store.catalogue.topology import (
 )
 from store.catalogue.topology_log import MirroredKeyValue
 from store.catalogue.topology_salvage import salvaged
+from store.environment import Environment
+from store.errors import StoreDamagedError, StoreError
+from store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
+from store.log_lines import Level, LogLine
 from store.unfinished import NEW_CATALOGUE
 
 Log = Callable[[LogLine], None]

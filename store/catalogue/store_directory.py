@@ -35,14 +35,14 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.topology import encode_snapshot
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.topology import NAME as TOPOLOGY
+from store.catalogue.topology import batch_of
 from store.disk import read_whole
 from store.environment import Environment
 from store.errors import StoreError, StoreLockedError, advice
 from store.journal.write.storage import create_journal
 from store.key_value import CatalogueError, KeyValue
 from store.live.queue_journal import TPL_NAME
-from store.catalogue.topology import NAME as TOPOLOGY
-from store.catalogue.topology import batch_of
 from store.unfinished import CONVERTED, DISCARDED, LIST, NEW, ROOT, STORE, Unfinished, unfinished_stores
 from store.writable_disk import DiskLock, WritableDisk
 

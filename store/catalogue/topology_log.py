@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
 from formats.topology import encode_batch
+from store.catalogue.store_directory import StoreDirectory
+from store.catalogue.topology import NAME, batch_of
 from store.errors import advice
 from store.key_value import CatalogueError, KeyValue, MapDamage
 from store.log_lines import Level, LogLine
-from store.catalogue.store_directory import StoreDirectory
-from store.catalogue.topology import NAME, batch_of
 from store.writable_disk import WritableDisk, WritableFile
 
 

@@ -36,10 +36,10 @@ from formats.catalogue import (
 )
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, JournalInfo, decode_jinf
-from store.disk import Disk, read_whole
-from store.journal.directory import DELETED, INFO_SUFFIX
 from store.catalogue.store_directory import StoreDirectory
 from store.catalogue.topology import Judgement, shown
+from store.disk import Disk, read_whole
+from store.journal.directory import DELETED, INFO_SUFFIX
 
 MOST_ID: Final = 1 << 62
 """Ids that a damaged file tells are believed below this one: there must be higher ones."""

@@ -48,11 +48,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from store.repair.conversion import mark_converted
+from store.catalogue.store_directory import StoreDirectory
 from store.disk import Disk, read_whole
 from store.environment import Environment
 from store.errors import StoreError
-from store.catalogue.store_directory import StoreDirectory
+from store.repair.conversion import mark_converted
 
 STATUS: Final = "cluster/store.status"
 STORE_ROOTS: Final = ("rhm", "qls")

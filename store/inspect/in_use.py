@@ -17,8 +17,8 @@ import posixpath
 from pathlib import Path
 from typing import Final
 
-from store.inspect.layout import StoreLayout
 from store.catalogue.store_directory import LOCK
+from store.inspect.layout import StoreLayout
 
 _LOCKS: Final = Path("/proc/locks")
 _DATA_DIRECTORY_LOCK: Final = "lock"

@@ -23,8 +23,8 @@ from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.errors import advice
-from store.journal.line.pool import PARTITION_NAME, linear_file_names
 from store.journal.directory import RESIZING, journal_base_names
+from store.journal.line.pool import PARTITION_NAME, linear_file_names
 from store.unfinished import (
     CATALOGUE,
     LIST,

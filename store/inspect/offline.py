@@ -21,8 +21,10 @@ from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk
-from store.recovery.ends import unlinked_head
 from store.inspect.in_use import in_use_notice
+from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
+from store.inspect.opening import open_journals
+from store.inspect.surroundings import read_surroundings
 from store.journal.directory import PUSHED_DOWN, NotAJournalError
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
@@ -30,11 +32,9 @@ from store.journal.reader import JournalEnd
 from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
 from store.journal.write.storage import is_withdrawn
+from store.recovery.ends import unlinked_head
 from store.recovery.journal_recovery import RecoveredJournal, recover_journal, walk_readable
-from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_layout
-from store.inspect.opening import open_journals
 from store.recovery.prepared import PreparedTransaction
-from store.inspect.surroundings import read_surroundings
 from store.unfinished import Unfinished, unfinished_journals
 
 

@@ -12,14 +12,14 @@ from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk
-from store.journal.line.pool import FilePool, PooledFile, linear_file_names, read_file_pool
+from store.inspect.layout import JournalPlace, StoreKind, StoreLayout
 from store.journal.directory import INFO_SUFFIX, NotAJournalError, UnmadeJournalError, open_file, open_journal
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.line.directory import open_line, open_linear_file
 from store.journal.line.file import queue_name_of
+from store.journal.line.pool import FilePool, PooledFile, linear_file_names, read_file_pool
 from store.journal.write.storage import is_withdrawn
-from store.inspect.layout import JournalPlace, StoreKind, StoreLayout
 
 TPL_NAME: Final = "TplStore"
 

@@ -16,13 +16,6 @@ from uuid import UUID
 from formats.rhm import store_file
 from store.catalogue.berkeley import read_environment
 from store.catalogue.catalogue import Catalogue, CatalogueDamage
-from store.recovery.close_record import Closing, read_closing
-from store.damage import Damage
-from store.damage_effects import Effect
-from store.damage_kinds import DamageKind
-from store.disk import Disk, read_whole
-from store.key_value import CatalogueDamagedError, CatalogueError, open_copy
-from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
 from store.catalogue.topology import NAME as TOPOLOGY
 from store.catalogue.topology import (
     CatalogueView,
@@ -37,6 +30,13 @@ from store.catalogue.topology import (
     view_copy,
 )
 from store.catalogue.wiring import Wiring, catalogue_wiring, environment_wiring
+from store.damage import Damage
+from store.damage_effects import Effect
+from store.damage_kinds import DamageKind
+from store.disk import Disk, read_whole
+from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
+from store.key_value import CatalogueDamagedError, CatalogueError, open_copy
+from store.recovery.close_record import Closing, read_closing
 
 _LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
 

@@ -17,9 +17,9 @@ from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, Jo
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.disk import Disk, read_whole
-from store.journal.ring.identity import identity
 from store.journal.journal import Journal
 from store.journal.ring.files import Ring, read_ring
+from store.journal.ring.identity import identity
 
 INFO_SUFFIX: Final = ".jinf"
 DATA_SUFFIX: Final = ".jdat"

@@ -15,10 +15,10 @@ from store.disk import Disk
 from store.journal.format import JournalFormat
 from store.journal.gaps import Gaps
 from store.journal.line.files import Line
-from store.journal.ring.order import RingFile
 from store.journal.reader import JournalEnd, JournalReader, records_of
 from store.journal.records import RecordSink
 from store.journal.ring.files import Ring
+from store.journal.ring.order import RingFile
 from store.journal.stream import JournalStream
 
 _BODY_CHUNK: Final = 1 << 20

@@ -29,15 +29,15 @@ from store.damage_kinds import DamageKind
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
 from store.journal.gaps import Gap, Gaps
+from store.journal.line.file import LinearFile
 from store.journal.line.files import Line
 from store.journal.line.records import LinearRecords
-from store.journal.line.file import LinearFile
-from store.journal.ring.order import RingFile
 from store.journal.records import JournalRecords, RecordHeader, RecordSink, Verdict
 from store.journal.ring.files import Ring
-from store.journal.stream import JournalStream
+from store.journal.ring.order import RingFile
 from store.journal.ring.version_1 import Version1Records
 from store.journal.ring.version_2 import Version2Records
+from store.journal.stream import JournalStream
 
 
 class JournalEnd(NamedTuple):

@@ -18,11 +18,11 @@ from typing import Final
 import store.log_lines as log_lines
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.headers import FIXED_SIZE
-from store.live.flusher import Flusher
 from store.journal.write.step import JournalBusyError, JournalFullError, ThresholdError
-from store.log_lines import LogLine
+from store.live.flusher import Flusher
 from store.live.queue_journal import QueueJournal
 from store.live.rids import RecordIds
+from store.log_lines import LogLine
 
 MOST_AROUND_DATA: Final = FIXED_SIZE + BLOCK_SIZE - 1  # bytes of a record besides data and xid: header, tail, padding
 _MOST_TURNS: Final = 10_000  # of making room; each frees a file or copies some pages

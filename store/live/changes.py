@@ -37,20 +37,20 @@ from formats.rhm.jinf import JournalInfo
 from formats.wording import printable
 from store.background import Background
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.names import Record, TakenNames
+from store.catalogue.store_directory import StoreDirectory
 from store.environment import Environment
 from store.errors import NameTakenError, StoreError
-from store.live.flusher import Flusher
-from store.live.held_directories import HeldDirectories
 from store.journal.write.storage import create_journal, mark_deleted, remove_journal, unmark_deleted, withdraw_journal
 from store.journal.write.writer_state import new_state
 from store.key_value import CatalogueError
+from store.live.flusher import Flusher
+from store.live.held_directories import HeldDirectories
+from store.live.queue_journal import QueueJournal
+from store.live.taking_up import journal_info, take_up
 from store.log_lines import LogLine
-from store.catalogue.names import Record, TakenNames
 from store.outage import Outage, advice
 from store.parameters import StoreParameters
-from store.live.queue_journal import QueueJournal
-from store.catalogue.store_directory import StoreDirectory
-from store.live.taking_up import journal_info, take_up
 
 _Made = TypeVar("_Made")
 

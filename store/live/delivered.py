@@ -21,8 +21,8 @@ from uuid import UUID
 import orjson
 
 from formats.checksum import extend_crc32c
-from store.disk import read_whole
 from store.catalogue.store_directory import StoreDirectory
+from store.disk import read_whole
 from store.writable_disk import WritableDisk
 
 NAME: Final = "DELIVERED"

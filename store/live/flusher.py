@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from store.log_lines import Level, LogLine, journal_failed
 from store.live.queue_journal import Barrier, Done, QueueJournal
+from store.log_lines import Level, LogLine, journal_failed
 from store.sync.driver import SyncDriver, SyncDriverError
 from store.sync.idle import IdleSync
 from store.sync.supervision import Supervision

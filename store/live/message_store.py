@@ -30,31 +30,31 @@ import store.log_lines as log_lines
 import store.outage as outage
 from formats.rhm.store_file import StoreFile
 from formats.wording import printable
-from store.live.appender import Appender
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.names import TakenNames
 from store.catalogue.opening import CatalogueOpening
-from store.live.changes import Changes
-from store.recovery.close_record import closed_journal, write_close_record
-from store.repair.conversion import convert, mark_converted
-from store.live.delivered import read_delivered, remove_delivered, write_delivered
+from store.catalogue.store_directory import Found, StoreDirectory
+from store.catalogue.wiring import Wiring, catalogue_wiring
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError, advice
-from store.live.flusher import Flusher
 from store.key_value import CatalogueError
-from store.log_lines import Level, LogLine
-from store.catalogue.names import TakenNames
-from store.outage import WatchedKeyValue
-from store.parameters import OnDamage, StoreParameters
+from store.live.appender import Appender
+from store.live.changes import Changes
+from store.live.delivered import read_delivered, remove_delivered, write_delivered
+from store.live.flusher import Flusher
 from store.live.queue_journal import Done, QueueJournal
 from store.live.rids import RecordIds
 from store.live.snapshot import Snapshots, Taken
+from store.live.transactions import Transactions
+from store.log_lines import Level, LogLine
+from store.outage import WatchedKeyValue
+from store.parameters import OnDamage, StoreParameters
+from store.recovery.close_record import closed_journal, write_close_record
+from store.repair.conversion import convert, mark_converted
 from store.start.apply import apply_start
 from store.start.plan import plan_start
 from store.start.started import RecoveredMessage, StartedQueue, StartedStore
-from store.catalogue.store_directory import Found, StoreDirectory
 from store.sync import SyncDriverError
-from store.live.transactions import Transactions
-from store.catalogue.wiring import Wiring, catalogue_wiring
 
 _RESTORED: Final = "and start with --on-damage quarantine to have what can be saved restored"
 CLASS_NAME: Final = "qstore.MessageStore"  # what MST-1001 calls it

@@ -34,15 +34,15 @@ from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, decode_jinf
 from store.background import Background
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.store_directory import StoreDirectory, remove_tree
 from store.disk import read_whole
 from store.errors import StoreError
-from store.live.flusher import Flusher
-from store.live.held_directories import HeldDirectories
 from store.journal.directory import INFO_SUFFIX, data_path
 from store.journal.write.space import Cut
 from store.key_value import CatalogueError
+from store.live.flusher import Flusher
+from store.live.held_directories import HeldDirectories
 from store.live.queue_journal import QueueJournal
-from store.catalogue.store_directory import StoreDirectory, remove_tree
 from store.writable_disk import WritableDisk
 
 

@@ -41,6 +41,7 @@ from formats.rhm.errors import RhmError
 from formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
 from formats.rhm.geometry import DATA_OFFSET, FILE_HEADER_SIZE
 from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
+from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from store.disk import read_whole
 from store.environment import Environment
 from store.errors import StoreError
@@ -48,7 +49,6 @@ from store.journal.directory import INFO_SUFFIX, data_path
 from store.journal.write.storage import write_creation_header
 from store.key_value import CatalogueError
 from store.live.snapshot import JournalSnapshot, Snapshot
-from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from store.unfinished import DISCARDED, NEW
 from store.writable_disk import WritableDisk, WritableFile
 

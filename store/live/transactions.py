@@ -34,14 +34,14 @@ from uuid import UUID
 
 from formats.broker_records.xids import encode_local_xid
 from formats.checksum import extend_crc32c
-from store.live.appender import MOST_AROUND_DATA, Appender
 from store.errors import StoreError
-from store.live.flusher import Flusher
 from store.journal.recovery import Outcome
 from store.journal.write.step import JournalError, JournalFailedError
 from store.key_value import CatalogueError
-from store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
+from store.live.appender import MOST_AROUND_DATA, Appender
+from store.live.flusher import Flusher
 from store.live.queue_journal import Done, QueueJournal
+from store.recovery.prepared import DISTRIBUTED, LOCAL, PreparedTransaction
 
 
 class Enqueue(NamedTuple):

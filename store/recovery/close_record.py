@@ -30,15 +30,15 @@ from formats.rhm.close_record import (
     encode_close_record,
 )
 from formats.rhm.jinf import TPL_BASE_NAME
+from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk, read_whole
+from store.inspect.layout import StoreLayout
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
-from store.inspect.layout import StoreLayout
 from store.live.queue_journal import QueueJournal
-from store.catalogue.store_directory import StoreDirectory
 
 NAME: Final = "CLOSED"
 

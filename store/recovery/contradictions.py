@@ -24,9 +24,9 @@ from store.journal.enqueue_map import Entry
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.line.file import LinearFile
-from store.journal.ring.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Unfounded
+from store.journal.ring.order import RingFile
 
 _SEVERAL: Final = 2  # one alone may be a dequeue that was damaged
 

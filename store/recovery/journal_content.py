@@ -16,13 +16,13 @@ from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.headers import record_blocks
 from formats.wording import plural, printable
 from store.errors import StoreError
-from store.journal.write.compaction import MAX_COPIED_BLOCKS
+from store.inspect.sizing import MAX_PAGES
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.journal.write.space import RingSpace
 from store.journal.transaction_map import Operation, Transaction
+from store.journal.write.compaction import MAX_COPIED_BLOCKS
+from store.journal.write.space import RingSpace
 from store.recovery.prepared import DISTRIBUTED
-from store.inspect.sizing import MAX_PAGES
 
 FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
 _LEAST_FILES: Final = 2  # that a writer can do with

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from store.recovery.close_record import Closing
-from store.recovery.contradictions import contradictions
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.disk import Disk
-from store.recovery.ends import missing_seal, torn_tail, unexplained_end
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd
 from store.journal.records import RecordSink
 from store.journal.recovery import JournalRecovery
+from store.recovery.close_record import Closing
+from store.recovery.contradictions import contradictions
+from store.recovery.ends import missing_seal, torn_tail, unexplained_end
 from store.recovery.prepared import PreparedTransaction, prepared_in
 
 

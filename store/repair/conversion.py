@@ -41,22 +41,22 @@ from formats.broker_records.wiring import (
 )
 from formats.catalogue import Kind
 from formats.wording import plural, printable
+from store.build.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.store_directory import Found, StoreDirectory, remove_tree
+from store.catalogue.wiring import Wiring
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
-from store.journal.recovery import Outcome
-from store.recovery.journal_content import described
-from store.key_value import CatalogueError
 from store.inspect.layout import UnusableInputError
-from store.log_lines import Level, LogLine, journal_created
 from store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
+from store.journal.recovery import Outcome
+from store.key_value import CatalogueError
+from store.log_lines import Level, LogLine, journal_created
 from store.parameters import OnDamage, StoreParameters
-from store.build.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
-from store.catalogue.store_directory import Found, StoreDirectory, remove_tree
+from store.recovery.journal_content import described
 from store.unfinished import CONVERTED, NEW
-from store.catalogue.wiring import Wiring
 
 Log = Callable[[LogLine], None]
 

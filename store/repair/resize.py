@@ -42,23 +42,23 @@ from formats.rhm.close_record import ClosedJournal
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
 from formats.wording import plural, printable
+from store.build.rebuild import Rebuilt, rebuild
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.opening import CatalogueOpening
-from store.recovery.close_record import read_closing, write_close_record
+from store.catalogue.store_directory import LOCK, Found, StoreDirectory, remove_tree
 from store.disk import read_whole
 from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
 from store.journal.directory import INFO_SUFFIX
 from store.journal.write.storage import mark_deleted, remove_journal, unmark_deleted
-from store.recovery.journal_content import described
-from store.recovery.journal_recovery import RecoveredJournal
 from store.key_value import CatalogueError
+from store.live.queue_journal import TPL_NAME
 from store.log_lines import LogLine
 from store.parameters import StoreParameters
-from store.live.queue_journal import TPL_NAME
-from store.build.rebuild import Rebuilt, rebuild
+from store.recovery.close_record import read_closing, write_close_record
+from store.recovery.journal_content import described
+from store.recovery.journal_recovery import RecoveredJournal
 from store.repair.resize_plan import Choose, JournalPlan, plan_of, read_journal
-from store.catalogue.store_directory import LOCK, Found, StoreDirectory, remove_tree
 from store.unfinished import KEPT, NEW, NEW_LIST, Unfinished, unfinished_list
 
 _BUILDING: Final = "resized.new"

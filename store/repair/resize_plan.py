@@ -15,14 +15,14 @@ from formats.catalogue import QueueEntry
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.wording import printable
-from store.recovery.close_record import Closing
 from store.damage import Damage
 from store.disk import Disk
 from store.errors import StoreDamagedError
+from store.inspect.sizing import MAX_PAGES
 from store.journal.directory import NotAJournalError
+from store.recovery.close_record import Closing
 from store.recovery.journal_content import JournalContent, content_of, fitting_geometry
 from store.recovery.journal_recovery import RecoveredJournal, recover_directory
-from store.inspect.sizing import MAX_PAGES
 
 #: Says what geometry a journal is to have: called with its name and what it has; None to leave it as it is.
 Choose = Callable[[str, Geometry], Geometry | None]

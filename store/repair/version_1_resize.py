@@ -29,9 +29,11 @@ from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header
+from store.catalogue.store_directory import remove_tree
 from store.damage import Damage
 from store.disk import Disk, read_whole
 from store.errors import StoreDamagedError, StoreError
+from store.inspect.sizing import MAX_PAGES
 from store.journal.directory import INFO_SUFFIX, data_path
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader as AnyHeader
@@ -40,10 +42,8 @@ from store.journal.ring.files import read_ring
 from store.journal.write.storage import JournalStorage, create_journal
 from store.journal.write.version_1_ring import Version1Ring
 from store.recovery.journal_content import described
-from store.inspect.sizing import MAX_PAGES
-from store.catalogue.store_directory import remove_tree
-from store.sync.driver import sync_all
 from store.repair.version_1_switch import Target
+from store.sync.driver import sync_all
 from store.writable_disk import WritableDisk
 
 _PAGE: Final = 1 << 20  # bytes of one write

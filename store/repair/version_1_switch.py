@@ -22,10 +22,10 @@ from typing import NamedTuple
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
+from store.catalogue.store_directory import remove_tree
 from store.disk import read_whole
 from store.errors import StoreError
 from store.journal.directory import DATA_SUFFIX, INFO_SUFFIX, RESIZING, data_path
-from store.catalogue.store_directory import remove_tree
 from store.writable_disk import WritableDisk
 
 

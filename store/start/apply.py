@@ -24,7 +24,9 @@ from formats.catalogue import QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.wording import plural, printable
+from store.build.rebuild import rebuild
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.environment import Environment
@@ -38,15 +40,15 @@ from store.journal.write.storage import (
     unmark_deleted,
     withdraw_journal,
 )
-from store.recovery.journal_content import described
-from store.recovery.journal_recovery import RecoveredJournal
 from store.key_value import CatalogueError
-from store.start.leftovers import LostQueue, find_leftovers
+from store.live.queue_journal import TPL_NAME, QueueJournal
+from store.live.taking_up import journal_info, take_up
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage, StoreParameters
+from store.recovery.journal_content import described
+from store.recovery.journal_recovery import RecoveredJournal
 from store.recovery.prepared import PreparedTransaction
-from store.live.queue_journal import TPL_NAME, QueueJournal
-from store.build.rebuild import rebuild
+from store.start.leftovers import LostQueue, find_leftovers
 from store.start.plan import (
     Need,
     PlannedJournal,
@@ -57,8 +59,6 @@ from store.start.plan import (
     read_if_any,
 )
 from store.start.started import StartedQueue, StartedStore
-from store.catalogue.store_directory import StoreDirectory
-from store.live.taking_up import journal_info, take_up
 from store.unfinished import MAKING, NEW_LIST, Unfinished
 
 Log = Callable[[LogLine], None]

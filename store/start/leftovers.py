@@ -29,18 +29,18 @@ from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue, encode_queue
 from formats.catalogue import QueueEntry
 from formats.rhm.geometry import FILE_HEADER_SIZE
+from store.catalogue.topology_salvage import MOST_ID
+from store.catalogue.wiring import LOST_AND_FOUND
 from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
-from store.journal.ring.identity import identity
 from store.journal.journal import Journal
+from store.journal.ring.identity import identity
 from store.journal.ring.order import RingFile
 from store.recovery.journal_recovery import RecoveredJournal
-from store.catalogue.topology_salvage import MOST_ID
 from store.unfinished import KEPT
-from store.catalogue.wiring import LOST_AND_FOUND
 
 
 class LostQueue(NamedTuple):

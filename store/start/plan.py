@@ -25,15 +25,15 @@ from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.wiring import Queue, decode_queue
 from formats.catalogue import QueueEntry
 from formats.rhm.store_file import StoreFile
-from store.recovery.close_record import Closing, read_closing
+from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
 from store.disk import Disk
 from store.errors import StoreDamagedError
 from store.journal.directory import NotAJournalError
 from store.journal.write.storage import is_withdrawn
-from store.recovery.journal_recovery import RecoveredJournal, recover_directory
 from store.live.queue_journal import TPL_NAME
-from store.catalogue.store_directory import StoreDirectory
+from store.recovery.close_record import Closing, read_closing
+from store.recovery.journal_recovery import RecoveredJournal, recover_directory
 from store.unfinished import Unfinished, unfinished_list
 
 

@@ -11,8 +11,8 @@ from store.damage import Damage
 from store.journal.enqueue_map import LIVE
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.recovery.prepared import PreparedTransaction
 from store.live.queue_journal import QueueJournal
+from store.recovery.prepared import PreparedTransaction
 
 
 class RecoveredMessage(NamedTuple):

@@ -32,11 +32,11 @@ from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.headers import data_crc, record_blocks
 from store.environment import system_environment
-from store.log_lines import LogLine
 from store.live.message_store import MessageStore
-from store.parameters import parse_parameters
 from store.live.queue_journal import QueueJournal
 from store.live.transactions import Dequeue, Enqueue
+from store.log_lines import LogLine
+from store.parameters import parse_parameters
 
 _PIECE = 128 << 10
 _LARGE = Geometry.from_pages(8, 512)  # 256 MiB

@@ -18,9 +18,9 @@ from pathlib import Path
 import click
 
 from store.disk import OsDisk
+from store.inspect.offline import open_store
 from store.journal.directory import open_journal
 from store.journal.recovery import JournalRecovery
-from store.inspect.offline import open_store
 from tests.bench.measuring import build_ring, fastest, references, typical_message
 from tools.console.json_lines import JsonLines
 from tools.dump.dump import RecoveryDump

@@ -33,12 +33,12 @@ from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
 from formats.rhm.headers import data_crc
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from formats.rhm.records import TAIL_SIZE
-from store.inspect.check.check import check_store
+from store.build.journal_bulk import BulkBuild
 from store.disk import OsDisk
 from store.environment import tool_environment
-from store.journal.directory import open_journal
-from store.build.journal_bulk import BulkBuild
+from store.inspect.check.check import check_store
 from store.inspect.offline import open_store
+from store.journal.directory import open_journal
 from tests.bench.measuring import typical_message
 from tools.console.json_lines import JsonLines
 from tools.dump.records import dump_records

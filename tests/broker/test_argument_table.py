@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.model.errors import NotImplementedByBrokerError
 from broker.log.logs import NOTICE
+from broker.model.errors import NotImplementedByBrokerError
 from broker.model.queues.argument_table import TABLE, Effect, unmet
 from broker.model.queues.arguments import POLICIES
 from formats.values import EMPTY_MAP, typed_map

@@ -16,8 +16,8 @@ from broker.model.errors import InternalError, ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.message import Message
 from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
 from broker.model.transactions.local import LocalTransaction
+from broker.settings import BrokerSettings
 from formats.broker_records.errors import BrokerRecordError
 from store.module import Module
 from tests.broker.wired_broker import OPTIONS, PlainMessage, wired

@@ -13,8 +13,8 @@ from broker.model.exchanges.sent_messages import SentMessages, sent_messages
 from broker.model.exchanges.types import EXCHANGE_TYPES
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
 from broker.model.transactions.local import LocalTransaction
+from broker.settings import BrokerSettings
 from formats.amqp_0_10.types import code_of
 from formats.plain import plain_map
 from formats.values import EMPTY_MAP, TypedMap, typed_map

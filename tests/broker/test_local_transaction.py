@@ -7,8 +7,8 @@ import pytest
 from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
 from broker.model.transactions.local import LocalTransaction
+from broker.settings import BrokerSettings
 from tests.support.fake_store import FakeFailedError, Model, Recorder
 
 Results = list[ModelError | None]

@@ -16,8 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broker.log.sinks
-from broker.model.broker import Broker
-from broker.log.sinks import LineFormat, Logging, Sinks
 from broker.log.logs import (
     CATEGORIES,
     CRITICAL,
@@ -35,6 +33,8 @@ from broker.log.logs import (
     parse_rule,
     printable,
 )
+from broker.log.sinks import LineFormat, Logging, Sinks
+from broker.model.broker import Broker
 from broker.settings import BrokerSettings
 
 MakeLog = Callable[..., Logging]
@@ -61,7 +61,7 @@ def make_log(path: Path) -> Iterator[MakeLog]:
         log.close()
 
 
-def shown(rules: Rules, category: str = "Broker", function: str = "broker.network.server.listen") -> list[str]:
+def shown(rules: Rules, category: str = "Broker", function: str = "broker.server.listen") -> list[str]:
     """The levels of which lines are shown."""
     return [name for name, level in LEVELS.items() if rules.shows(level, category, function)]
 
@@ -163,14 +163,17 @@ def test_what_else_a_line_may_have(make_log: MakeLog, path: Path) -> None:
     )
     make_log(parts=parts)
     log_of("Test").notice("text")
-    where = r"test_logs\.py:\d+: tests\.broker\.test_logs\.test_what_else_a_line_may_have: "
+    where = r"test_logs\.py:\d+: tests\.test_logs\.test_what_else_a_line_may_have: "
     stamp = rf"> \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{6}} \[{threading.get_ident()}\] "
     assert re.fullmatch(stamp + where + r"text\n", path.read_text())
 
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [(Path(broker.__file__).parent / "queues" / "queue.py", "broker.model.queues.queue"), ("/any/where/plug.py", "plug")],
+    [
+        (Path(broker.__file__).parent / "model" / "queues" / "queue.py", "broker.queue"),
+        ("/any/where/plug.py", "plug"),
+    ],
 )
 def test_functions_have_their_module_s_name(make_log: MakeLog, path: Path, file: Path | str, name: str) -> None:
     make_log(parts=LineFormat(time=False, function=True))
@@ -303,7 +306,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_syslog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = str(tmp_path / "syslog")
-    monkeypatch.setattr(broker.log_sinks, "_SYSLOG_ADDRESS", address)
+    monkeypatch.setattr(broker.log.sinks, "_SYSLOG_ADDRESS", address)
     sinks = Sinks(stderr=False, syslog=True, syslog_name="broker1", syslog_facility="LOG_LOCAL3")
     with pytest.raises(LogError, match="there is no syslog here"):
         Logging(Rules(["notice+"]), sinks, PLAIN)

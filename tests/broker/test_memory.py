@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.log.logs import NOTICE
 from broker.model import memory
 from broker.model.errors import ResourceLimitExceededError
-from broker.log.logs import NOTICE
 from broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
-from broker.settings import BrokerSettings
 from broker.model.transactions.local import LocalTransaction
+from broker.settings import BrokerSettings
 from tests.support.fake_store import Model
 
 LIMIT = 1_000_000

@@ -55,13 +55,13 @@ def test_names_that_no_module_has(name: str) -> None:
 
 def test_modules_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = points(("a", "no.such:Module"), ("b", "store.module:Nothing"), ("store", "store.module:Module"))
-    monkeypatch.setattr(broker.modules, "entry_points", found)
+    monkeypatch.setattr(broker.process.modules, "entry_points", found)
     for name in ("a", "b"):
         with pytest.raises(ModuleError, match=f"module {name} .* cannot be loaded"):
             load_store([name])
     with pytest.raises(ModuleError, match="two stores"):
         load_store(["a", "store"])
-    monkeypatch.setattr(broker.modules, "entry_points", points())
+    monkeypatch.setattr(broker.process.modules, "entry_points", points())
     with pytest.raises(ModuleError, match="none is installed"):
         load_store(["store"])
 

@@ -9,8 +9,8 @@ import pytest
 
 import broker.log.sinks
 import broker.process.plan
-from broker.log.sinks import LineFormat, Logging, Sinks
 from broker.log.logs import Rules, log_of
+from broker.log.sinks import LineFormat, Logging, Sinks
 from broker.model.memory import default_ceiling
 from broker.process.modules import ModuleError
 from broker.process.options.option import OptionError
@@ -126,8 +126,8 @@ def sinks_of(monkeypatch: pytest.MonkeyPatch, file: Path, *words: str, is_daemon
         made.append(sinks)
         return Logging(Rules([]), Sinks(stderr=False), LineFormat())
 
-    monkeypatch.setattr(broker.plan, "Logging", make)
-    monkeypatch.setattr(broker.plan, "has_syslog", lambda: has_syslog)
+    monkeypatch.setattr(broker.process.plan, "Logging", make)
+    monkeypatch.setattr(broker.process.plan, "has_syslog", lambda: has_syslog)
     start_logging(make_plan(["--config", str(file), *words], {}).values, is_daemon=is_daemon).close()
     return made[0]
 
@@ -184,7 +184,7 @@ def test_a_log_with_two_files(file: Path) -> None:
 
 def test_a_line_in_syslog(monkeypatch: pytest.MonkeyPatch, file: Path, tmp_path: Path) -> None:
     address = str(tmp_path / "syslog")
-    monkeypatch.setattr(broker.log_sinks, "_SYSLOG_ADDRESS", address)
+    monkeypatch.setattr(broker.log.sinks, "_SYSLOG_ADDRESS", address)
     words = ["--log-output=syslog", "--syslog-name=broker1", "--syslog-facility=LOG_LOCAL3", "--log-time=no"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(address)

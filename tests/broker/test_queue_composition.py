@@ -17,8 +17,8 @@ from broker.model.message import Handling
 from broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
 from broker.model.queues.idle import IdleQueues
 from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
 from broker.model.transactions.local import LocalTransaction
+from broker.settings import BrokerSettings
 from formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 from tests.support.fake_store import Model
@@ -299,9 +299,9 @@ def test_arguments_that_were_kept_once_and_say_nothing(
     arguments = typed_map({"qpid.max_count": "many"})
 
     async def declare(stage: Wired) -> None:
-        monkeypatch.setattr(broker.wiring, "read_arguments", lambda _: NO_ARGUMENTS)
+        monkeypatch.setattr(broker.model.topology.wiring, "read_arguments", lambda _: NO_ARGUMENTS)
         await stage.wiring.declare_queue("q", durable=True, arguments=arguments)
-        monkeypatch.setattr(broker.wiring, "read_arguments", read_arguments)
+        monkeypatch.setattr(broker.model.topology.wiring, "read_arguments", read_arguments)
         await stage.publish("", "q", b"1")
 
     async def scenes() -> None:

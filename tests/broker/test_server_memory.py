@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.network import server as server_module
 from broker.model.memory import State
+from broker.network import server as server_module
 from broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from formats.amqp_0_10.codes import CloseCode, ErrorCode
 from tests.support.raw_connection import ConnectionClosedError

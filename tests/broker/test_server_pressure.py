@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from broker.network import socket_connection
-from broker.protocols.amqp_0_10.server_connection import ROOM
 from broker.network.socket_connection import SocketConnection
+from broker.protocols.amqp_0_10.server_connection import ROOM
 from formats.amqp_0_10.codes import ErrorCode
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served

@@ -51,7 +51,7 @@ def read_to_the_end(peer: RawPeer) -> ConnectionClosedError | PeerGoneError:
 
 
 def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.socket_connection, "_REFUSAL_SECONDS", 0.1)
+    monkeypatch.setattr(broker.network.socket_connection, "_REFUSAL_SECONDS", 0.1)
 
     async def test() -> None:
         async with served(max_connections=2, negotiate_seconds=1000.0) as found:
@@ -80,7 +80,7 @@ def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert ended.value.args[0] == CloseCode.CONNECTION_FORCED
                 assert "as many connections as it may have" in ended.value.args[1]
                 await found.until(lambda: not found.server.refused)
-                monkeypatch.setattr(broker.socket_connection, "_MOST_REFUSED", 1)
+                monkeypatch.setattr(broker.network.socket_connection, "_MOST_REFUSED", 1)
                 with await client(RawConnection, found.port), await client(RawConnection, found.port) as fourth:
                     assert await client(is_closed, fourth)
                     assert len(found.server.refused) == 1
@@ -107,7 +107,7 @@ def test_messages_that_nobody_reads_are_purged_when_they_have_expired(
 ) -> None:
     async def test() -> None:
         looks: list[None] = []
-        monkeypatch.setattr(broker.server, "_TICK", 0.01)
+        monkeypatch.setattr(broker.network.server, "_TICK", 0.01)
         async with served(queue_purge_seconds=seconds) as found:
             ticks: list[float] = []
             monkeypatch.setattr(found.broker, "expire", lambda: looks.append(None))

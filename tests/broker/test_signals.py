@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HANGS = """
 import logging, sys, time
-from broker.signals import Watchdog
+from broker.process.signals import Watchdog
 logging.basicConfig(stream=sys.stderr)
 progress = [0]
 dog = Watchdog(lambda: progress[0], patience=2.0)

@@ -11,10 +11,10 @@ from broker.model.store_protocol import Store, StoreLine, StoreModule, StoreOf
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.catalogue import BindingEntry
 from store.journal import enqueue_map
-from store.module import Module, PluggedStore
 from store.live.queue_journal import QueueJournal
-from store.start.started import StartedQueue
 from store.live.transactions import Dequeue, Enqueue
+from store.module import Module, PluggedStore
+from store.start.started import StartedQueue
 
 
 def as_store(store: PluggedStore) -> StoreOf[StartedQueue, QueueJournal, Enqueue, Dequeue]:

@@ -142,7 +142,7 @@ class TestReopened:
         play(tmp_path, make, look)
 
     def test_messages_that_have_moved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(broker.removal, "MOVED_AT_ONCE", 3)
+        monkeypatch.setattr(broker.model.topology.deletion, "MOVED_AT_ONCE", 3)
         bodies = [b"%d" % number for number in range(10)]
 
         async def make(stage: Wired) -> None:

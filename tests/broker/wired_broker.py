@@ -14,9 +14,9 @@ from broker.model.message import PLAIN_HANDLING, Message, Properties, StoredForm
 from broker.model.queues.consumer import TAKEN_LAST
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
 from broker.model.store_protocol import Store
 from broker.model.topology.wiring import Wiring
+from broker.settings import BrokerSettings
 from formats.values import TypedMap, typed_map
 from store.module import Module
 

@@ -14,11 +14,11 @@ from unittest.mock import patch
 from broker.model.broker import Broker
 from broker.model.errors import ModelError
 from broker.model.exchanges.exchange import Binding, Exchange
-from broker.model.topology.kept_wiring import KeptWiring
 from broker.model.message import Message
 from broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
+from broker.model.topology.kept_wiring import KeptWiring
 from broker.model.transactions.local import LocalTransaction
 
 _sound_publish = Broker.publish

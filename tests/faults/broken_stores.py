@@ -15,13 +15,13 @@ from formats.checksum import extend_crc32c
 from formats.rhm.close_record import ClosedJournal
 from formats.rhm.jinf import JournalInfo
 from store.catalogue.catalogue import Catalogue
-from store.live.changes import Changes
-from store.recovery.close_record import closed_journal
-from store.live.flusher import Flusher
-from store.journal.write.storage import create_journal, remove_journal
-from store.live.queue_journal import Done, QueueJournal
 from store.catalogue.store_directory import StoreDirectory
+from store.journal.write.storage import create_journal, remove_journal
+from store.live.changes import Changes
+from store.live.flusher import Flusher
+from store.live.queue_journal import Done, QueueJournal
 from store.live.transactions import Dequeue, Enqueue, Transactions
+from store.recovery.close_record import closed_journal
 
 
 def _make_journal(self: Changes, path: str, info: JournalInfo) -> None:

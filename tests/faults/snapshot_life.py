@@ -6,10 +6,10 @@ import copy
 import random
 from typing import Final
 
-from store.log_lines import Level, LogLine
 from store.live.message_store import MessageStore
 from store.live.snapshot import Snapshot, Taken
 from store.live.snapshot_copy import copy_snapshot
+from store.log_lines import Level, LogLine
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_harness import StoreLife
 from tests.faults.store_model import Model

@@ -17,11 +17,11 @@ from formats.rhm.headers import data_crc
 from store.errors import StoreError
 from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from store.key_value import CatalogueError
-from store.log_lines import Level, LogLine
 from store.live.message_store import MessageStore
 from store.live.queue_journal import Done, QueueJournal
-from store.sync.driver import SyncDriver
 from store.live.transactions import Dequeue, Enqueue
+from store.log_lines import Level, LogLine
+from store.sync.driver import SyncDriver
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_model import (
     BindingModel,

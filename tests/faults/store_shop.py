@@ -9,11 +9,11 @@ from typing import Final
 from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
-from store.log_lines import Level, LogLine
 from store.live.message_store import MessageStore
-from store.parameters import OnDamage
 from store.live.queue_journal import Done, QueueJournal
 from store.live.transactions import Enqueue
+from store.log_lines import Level, LogLine
+from store.parameters import OnDamage
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import PATH, SlowSync, TinyParameters, simulated_environment
 

@@ -19,21 +19,21 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.geometry import Geometry
 from store.background import InlineBackground
 from store.catalogue.catalogue import Catalogue
-from store.repair.conversion import MARK, convert, mark_converted
+from store.catalogue.store_directory import Found, StoreDirectory
+from store.catalogue.wiring import Wiring, catalogue_wiring
 from store.disk import read_whole
 from store.environment import Environment
 from store.errors import StoreError
+from store.inspect.offline import open_store
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
 from store.log_lines import Level, LogLine
-from store.inspect.offline import open_store
 from store.parameters import OnDamage, StoreParameters
 from store.recovery.prepared import prepared_transactions
-from store.catalogue.store_directory import Found, StoreDirectory
+from store.repair.conversion import MARK, convert, mark_converted
 from store.sync.inline import InlineSync
 from store.unfinished import CONVERTED
-from store.catalogue.wiring import Wiring, catalogue_wiring
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.support.old_store import OldStore

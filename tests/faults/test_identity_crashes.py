@@ -15,8 +15,17 @@ from uuid import UUID
 
 import pytest
 
+from store.cluster.identity import (
+    STATUS,
+    Identity,
+    IdentityError,
+    State,
+    StoreIdentity,
+    backups_in,
+    encode,
+    read_identity,
+)
 from store.disk import read_whole
-from store.cluster.identity import STATUS, Identity, IdentityError, State, StoreIdentity, backups_in, encode, read_identity
 from tests.faults.simulated_disk import Call, SimulatedDisk, SimulatedWritableFile
 from tests.faults.snapshot_life import BACKUP, begin, check_copy, check_source, frozen
 from tests.faults.store_simulation import PATH, simulated_environment, tiny_rid_blocks

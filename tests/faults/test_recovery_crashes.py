@@ -14,8 +14,8 @@ from store.background import InlineBackground
 from store.disk import OsDisk
 from store.environment import Environment
 from store.errors import StoreError
-from store.key_value import KeyValue
 from store.inspect.offline import open_store
+from store.key_value import KeyValue
 from store.parameters import StoreParameters
 from store.repair.quarantine import Quarantine
 from store.repair.recover.build import check_destination, recover_into

@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 
+from store.catalogue.store_directory import Found, StoreDirectory
 from store.errors import StoreError
 from store.journal.write.step import JournalFullError
 from store.live.snapshot import Snapshot
 from store.live.snapshot_copy import copy_snapshot
-from store.catalogue.store_directory import Found, StoreDirectory
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.snapshot_life import (
     BACKUP,

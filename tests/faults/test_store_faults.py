@@ -16,9 +16,9 @@ import pytest
 
 from formats.rhm.geometry import Geometry
 from store.errors import StoreError
+from store.live.transactions import Dequeue
 from store.sync import supervision
 from store.sync.driver import Completion, SyncDriver, SyncDriverError
-from store.live.transactions import Dequeue
 from store.writable_disk import WritableFile
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_harness import StoreLife

@@ -18,11 +18,11 @@ from unittest.mock import patch
 import pytest
 
 from formats.catalogue import Kind
+from store.catalogue.topology import batch_of
+from store.catalogue.topology_log import MirroredKeyValue
 from store.errors import StoreDamagedError, StoreError
 from store.live.message_store import MessageStore
 from store.parameters import OnDamage
-from store.catalogue.topology import batch_of
-from store.catalogue.topology_log import MirroredKeyValue
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.store_harness import StoreLife
 from tests.faults.store_model import BrokenPromiseError, Model

@@ -18,8 +18,8 @@ import pytest
 
 from formats.broker_records.wiring import Binding, Exchange
 from store.environment import tool_environment
-from store.log_lines import Level, LogLine
 from store.live.message_store import MessageStore
+from store.log_lines import Level, LogLine
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import Dump, dump
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued

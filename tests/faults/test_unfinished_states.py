@@ -20,8 +20,8 @@ from formats.rhm.geometry import Geometry
 from store.background import InlineBackground
 from store.environment import Environment, tool_environment
 from store.key_value import CatalogueError, KeyValue
-from store.log_lines import Level, LogLine
 from store.live.message_store import MessageStore
+from store.log_lines import Level, LogLine
 from store.parameters import StoreParameters
 from store.repair.resize import StoreResize
 from tests.faults.copied_states import CopyingDisk

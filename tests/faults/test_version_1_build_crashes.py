@@ -16,8 +16,8 @@ from formats.broker_records.xids import encode_dtx_xid
 from store.background import InlineBackground
 from store.disk import OsDisk
 from store.environment import Environment
-from store.key_value import KeyValue
 from store.inspect.offline import RecoveredStore, open_store
+from store.key_value import KeyValue
 from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.conversion import content_of

@@ -17,12 +17,12 @@ import store.journal.ring.version_2
 import tools.spark.stretches
 from formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
 from formats.rhm.records import Kind, RecordHeader, encode_record
-from store.recovery.close_record import Closing
 from store.damage import Damage
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.line.directory import open_line
 from store.journal.records import RecordHeader as AnyRecordHeader
+from store.recovery.close_record import Closing
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import GEOMETRIES, History, long_steps
 from tests.support.linear_builder import DIRECTORY as LINE
@@ -62,7 +62,7 @@ class Everything:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small journals, so that a stretch begins in the middle all the same."""
     monkeypatch.setattr(store.journal.records, "RUN_UP", 512)
-    monkeypatch.setattr(store.journal.version_2, "RUN_UP", 512)
+    monkeypatch.setattr(store.journal.ring.version_2, "RUN_UP", 512)
     monkeypatch.setattr(tools.spark.stretches, "SLICE", 1024)
 
 

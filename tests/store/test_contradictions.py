@@ -9,12 +9,12 @@ import pytest
 
 from formats.rhm.geometry import Geometry
 from formats.rhm.records import MOVED
-from store.recovery.contradictions import contradictions
 from store.disk import OsDisk
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.line.directory import open_line
 from store.journal.recovery import JournalRecovery
+from store.recovery.contradictions import contradictions
 from tests.support.journal_builder import JournalBuilder
 from tests.support.linear_builder import LinearBuilder
 

@@ -18,17 +18,17 @@ from formats.rhm.geometry import PAGE_SIZE, Geometry
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.catalogue.berkeley import read_environment
 from store.catalogue.catalogue import Catalogue
-from store.inspect.check.check import check_store
-from store.repair.conversion import MARK, mark_converted
+from store.catalogue.store_directory import Found
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
+from store.inspect.check.check import check_store
+from store.inspect.offline import open_store
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.key_value import RocksKeyValue
 from store.log_lines import Level, LogLine
-from store.inspect.offline import open_store
 from store.parameters import OnDamage
-from store.catalogue.store_directory import Found
+from store.repair.conversion import MARK, mark_converted
 from store.unfinished import CONVERTED
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot

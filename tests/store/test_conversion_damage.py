@@ -14,13 +14,13 @@ import store.catalogue.berkeley
 from formats.broker_records.wiring import Binding, Exchange, Link, Queue
 from formats.rhm.geometry import Geometry
 from formats.wording import plural
-from store.repair.conversion import convert
 from store.disk import OsFile
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError
 from store.journal.enqueue_map import LIVE
 from store.log_lines import Level, LogLine
 from store.parameters import OnDamage
+from store.repair.conversion import convert
 from store.unfinished import CONVERTED
 from store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
@@ -99,7 +99,7 @@ def test_a_message_of_which_a_part_cannot_be_read_is_left_out(old: OldStore, pat
 
 
 def test_wiring_that_could_not_be_recovered_is_damage(copies: CopyOpener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.berkeley, "find_recovery_program", lambda: None)
+    monkeypatch.setattr(store.catalogue.berkeley, "find_recovery_program", lambda: None)
     with copies("legacy-b-crash1").copy() as copy:
         with pytest.raises(StoreDamagedError, match="newest changes may be missing"):
             converted(copy.path, REFUSE)

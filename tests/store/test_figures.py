@@ -13,11 +13,11 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import tool_environment
 from store.live.figures import JournalFigures, StoreFigures, journal_figures, store_figures
-from store.log_lines import LogLine
 from store.live.message_store import MessageStore
-from store.parameters import StoreParameters
 from store.live.queue_journal import QueueJournal
 from store.live.transactions import Dequeue, Enqueue
+from store.log_lines import LogLine
+from store.parameters import StoreParameters
 
 #: The schema's properties and statistics, but for references to objects and what it calls deprecated or not wired up.
 STORE: Final = (

@@ -14,15 +14,15 @@ import pytest
 from formats.rhm.geometry import BLOCK_SIZE, Geometry
 from formats.rhm.headers import data_crc
 from store.environment import tool_environment
-from store.live.flusher import Flusher
 from store.journal.write.space import SIZE_BITS, SIZE_MASK
 from store.journal.write.step import JournalFailedError
 from store.journal.write.storage import JournalStorage, create_journal
 from store.journal.write.writer_state import new_state
-from store.log_lines import Level, LogLine
+from store.live.flusher import Flusher
 from store.live.queue_journal import QueueJournal
-from store.sync import Completion, InlineSync, SyncDriver, SyncDriverError, supervision
 from store.live.taking_up import journal_info, take_up
+from store.log_lines import Level, LogLine
+from store.sync import Completion, InlineSync, SyncDriver, SyncDriverError, supervision
 from store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
 
 GEOMETRY = Geometry.from_pages(4, 1)

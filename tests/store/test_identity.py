@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError
+from store.catalogue.store_directory import StoreDirectory
 from store.cluster.identity import (
     NOBODY,
     Identity,
@@ -26,7 +24,9 @@ from store.cluster.identity import (
     read_identity,
     stores_in,
 )
-from store.catalogue.store_directory import StoreDirectory
+from store.disk import OsDisk
+from store.environment import tool_environment
+from store.errors import StoreError
 from tests.support.opened_store import OpenedStore
 
 CLUSTER = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 import store.log_lines as log_lines
-from store.cluster.rules import Action, Member, Verdict, plan_join, plan_start
 from store.cluster.identity import NOBODY, Identity, State
+from store.cluster.rules import Action, Member, Verdict, plan_join, plan_start
 
 C1, C2 = UUID(int=0xC1), UUID(int=0xC2)
 S1, S2 = UUID(int=0x51), UUID(int=0x52)

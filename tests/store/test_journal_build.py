@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from store.background import InlineBackground
-from store.environment import Environment
-from store.errors import StoreError
-from store.journal.directory import open_journal
-from store.journal.recovery import JournalRecovery
 from store.build.journal_build import (
     JournalBuild,
     JournalTooSmallError,
     build_journal,
 )
+from store.environment import Environment
+from store.errors import StoreError
+from store.journal.directory import open_journal
+from store.journal.recovery import JournalRecovery
 from store.recovery.journal_content import JournalContent, described, fitting_geometry
 from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk

@@ -8,8 +8,8 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import record_blocks
 from formats.rhm.jinf import TPL_BASE_NAME
 from formats.rhm.records import COMMIT_DECISION
-from store.recovery.close_record import Closing
 from store.journal.recovery import Outcome
+from store.recovery.close_record import Closing
 from store.recovery.journal_content import JournalContent, content_of
 from store.recovery.journal_recovery import RecoveredJournal, recover_directory
 from tests.support.journal_builder import DIRECTORY, JournalBuilder

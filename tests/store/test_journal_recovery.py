@@ -11,10 +11,10 @@ import store
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME
 from formats.rhm.records import COMMIT_DECISION
-from store.recovery.close_record import Closing
 from store.damage_kinds import DamageKind
 from store.journal.directory import data_path, open_journal
 from store.journal.recovery import Outcome
+from store.recovery.close_record import Closing
 from store.recovery.journal_recovery import recover_directory, recover_journal
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk, MemoryFile

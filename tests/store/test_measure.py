@@ -16,13 +16,13 @@ from formats.broker_records.messages import encode_message
 from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry, padded
 from formats.rhm.records import EXTERNAL, MOVED, TRANSIENT
 from store.disk import OsDisk
+from store.inspect.measure import Measurement, Spread, measure
+from store.inspect.offline import open_store
 from store.journal.directory import open_file, open_journal
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
-from store.inspect.measure import Measurement, Spread, measure
-from store.inspect.offline import open_store
 from store.journal.write.threshold import Threshold
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord

@@ -24,11 +24,11 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import Environment, system_environment, tool_environment
 from store.journal.write.step import JournalFailedError, JournalFullError, ThresholdError
+from store.live.queue_journal import QueueJournal
+from store.live.transactions import Dequeue
 from store.log_lines import Level
 from store.parameters import StoreParameters
-from store.live.queue_journal import QueueJournal
 from store.sync import HelperProcessSync, supervision
-from store.live.transactions import Dequeue
 from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
 from tests.support.stopped_process import stop_process
 from tests.system.processes import children_of, is_running
@@ -162,7 +162,9 @@ def test_nothing_stays_open(environment: Environment, path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("what", ["store.live.message_store.write_delivered", "store.catalogue.store_directory.StoreDirectory.mark"])
+@pytest.mark.parametrize(
+    "what", ["store.live.message_store.write_delivered", "store.catalogue.store_directory.StoreDirectory.mark"]
+)
 def test_a_disk_that_is_full_at_the_end(
     environment: Environment, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

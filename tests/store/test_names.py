@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from formats.broker_records.wiring import Binding, Exchange, GeneralObject, Link, Queue
 from formats.catalogue import Kind
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.names import TakenNames
+from store.catalogue.wiring import Wiring
 from store.environment import Environment
 from store.errors import NameTakenError, StoreDamagedError
 from store.key_value import CatalogueError
 from store.log_lines import Level
-from store.catalogue.names import TakenNames
 from store.parameters import OnDamage
-from store.catalogue.wiring import Wiring
 from tests.support.dump import dump
 from tests.support.opened_store import GEOMETRY, PARAMETERS, Calls, OpenedStore
 from tests.support.planted_damage import check

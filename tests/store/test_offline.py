@@ -11,10 +11,10 @@ import pytest
 from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.records import COMMIT_DECISION, SALT, encode_record
 from store.disk import OsDisk
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.recovery import Outcome
 from store.inspect.layout import StoreKind, UnusableInputError, find_layout
 from store.inspect.offline import RecoveredStore, open_store
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.recovery import Outcome
 from tests.support.journal_builder import JournalBuilder
 from tests.support.store_builder import BILLS, GEOMETRY, ORDERS, StoreBuilder
 

@@ -100,7 +100,7 @@ def test_an_old_quarantine_is_not_written_over(path: str) -> None:
 
 
 def test_beyond_the_most_files_only_the_index_tells(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.quarantine, "MOST_RAW_FILES", 1)
+    monkeypatch.setattr(store.repair.quarantine, "MOST_RAW_FILES", 1)
     filled(path)
     second = entry_of(path, 2)
     assert (second.raw, second.size, second.sha256) == (None, 5, sha256(b"defgh").hexdigest())

@@ -18,6 +18,7 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.rhm.records import COMMIT_DECISION
 from store.background import InlineBackground
+from store.build.rebuild import Rebuilt, rebuild
 from store.disk import Disk, OsDisk
 from store.environment import Environment, tool_environment
 from store.journal.directory import open_journal
@@ -26,10 +27,9 @@ from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.write.resumption import state_of
 from store.journal.write.step import JournalBusyError
-from store.recovery.prepared import prepared_transactions
-from store.build.rebuild import Rebuilt, rebuild
-from store.sync.inline import InlineSync
 from store.live.taking_up import take_up
+from store.recovery.prepared import prepared_transactions
+from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord

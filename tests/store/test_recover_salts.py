@@ -16,8 +16,8 @@ from formats.rhm.records import SALT
 from store.disk import OsDisk
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
-from store.journal.ring.order import RingFile
 from store.journal.recovery import JournalRecovery
+from store.journal.ring.order import RingFile
 from store.repair.recover.salts import _salt_that_adds, restore_salts
 from tests.support.journal_builder import JournalBuilder
 

@@ -11,12 +11,12 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import decode_jinf
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
-from store.recovery.journal_content import content_of
+from store.live.transactions import Dequeue
 from store.parameters import StoreParameters
+from store.recovery.journal_content import content_of
 from store.repair.resize import StoreResize
 from store.repair.resize_plan import JournalPlan, larger_geometries
 from store.start.started import RecoveredMessage
-from store.live.transactions import Dequeue
 from store.unfinished import KEPT
 from tests.support.fixtures import snapshot
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued

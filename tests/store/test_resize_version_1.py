@@ -15,10 +15,10 @@ from formats.rhm.jinf import decode_jinf
 from formats.rhm.records import EXTERNAL, TRANSIENT, Kind
 from store.disk import read_whole
 from store.errors import StoreDamagedError, StoreError
+from store.inspect.layout import StoreKind, StoreLayout, find_journals
 from store.journal.directory import RESIZING, open_journal
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.inspect.layout import StoreKind, StoreLayout, find_journals
 from store.repair.version_1_resize import (
     BuiltFile,
     TooSmallError,

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.rhm.geometry import MAX_FILES, PAGE_SIZE, Geometry, padded
-from store.journal.format import JournalFormat
 from store.inspect.sizing import (
     DEFAULT_FILES,
     LARGEST_RING,
@@ -29,6 +28,7 @@ from store.inspect.sizing import (
     size_for,
     size_journal,
 )
+from store.journal.format import JournalFormat
 
 V1, V2, LINEAR = JournalFormat.VERSION_1, JournalFormat.VERSION_2, JournalFormat.LINEAR
 RINGS = st.sampled_from([V1, V2])

@@ -10,12 +10,12 @@ import pytest
 
 from formats.catalogue import QueueEntry
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.errors import StoreDamagedError, StoreError
 from store.journal.directory import DELETED
 from store.start.plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
-from store.catalogue.store_directory import StoreDirectory
 from store.unfinished import NEW_LIST
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue

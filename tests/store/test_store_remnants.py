@@ -10,14 +10,14 @@ import pytest
 from formats.broker_records.wiring import Binding, Exchange, Queue
 from formats.catalogue import QueueEntry
 from store.catalogue.catalogue import Catalogue
-from store.inspect.check.check import check_store
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.errors import StoreError
-from store.live.held_directories import HeldDirectories
-from store.key_value import CatalogueError
-from store.log_lines import Level
+from store.inspect.check.check import check_store
 from store.inspect.offline import open_store
+from store.key_value import CatalogueError
+from store.live.held_directories import HeldDirectories
+from store.log_lines import Level
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore
 
 

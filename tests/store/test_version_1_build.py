@@ -27,18 +27,6 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, decode_jinf
 from formats.rhm.records import Kind, RecordHeader
-from store.catalogue.berkeley import read_environment
-from store.inspect.check.check import check_store
-from store.disk import OsDisk
-from store.environment import tool_environment
-from store.errors import StoreError
-from store.journal.directory import open_journal
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.recovery import JournalRecovery
-from store.journal.write.version_1_ring import Version1Ring
-from store.journal.write.version_1_writer import Version1Writer, reserve_blocks, state_of
-from store.recovery.journal_content import JournalContent
-from store.inspect.offline import open_store
 from store.build.version_1_catalogue import encode_databases, write_databases
 from store.build.version_1_journal import (
     Version1JournalBuild,
@@ -50,6 +38,18 @@ from store.build.version_1_journal import (
     version_1_info,
     why_misread,
 )
+from store.catalogue.berkeley import read_environment
+from store.disk import OsDisk
+from store.environment import tool_environment
+from store.errors import StoreError
+from store.inspect.check.check import check_store
+from store.inspect.offline import open_store
+from store.journal.directory import open_journal
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.recovery import JournalRecovery
+from store.journal.write.version_1_ring import Version1Ring
+from store.journal.write.version_1_writer import Version1Writer, reserve_blocks, state_of
+from store.recovery.journal_content import JournalContent
 from store.writable_disk import OsWritableDisk
 from tests.support.conversion import Content, content_of, converted
 from tests.support.fixtures import StoreFixture, StoreOpener, snapshot

@@ -27,7 +27,13 @@ from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
 from store.journal.write.step import JournalError, JournalFailedError, JournalFullError, JournalWriter
-from store.journal.write.version_1_writer import OpenTransaction, Version1State, Version1Writer, reserve_blocks, state_of
+from store.journal.write.version_1_writer import (
+    OpenTransaction,
+    Version1State,
+    Version1Writer,
+    reserve_blocks,
+    state_of,
+)
 from tests.support.fixtures import StoreFixture
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.version_1_life import BILLION, SECONDS, Life, apply

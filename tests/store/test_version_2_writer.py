@@ -13,10 +13,10 @@ from formats.rhm.file_header import FileHeader, decode_file_header
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from formats.rhm.records import COMMIT_DECISION, LAST_OF_FLUSH, MOVED, SEAL, Kind, RecordHeader, decode_record
 from store.inspect.check.check import check_store
+from store.inspect.offline import open_store
 from store.journal.directory import open_journal
 from store.journal.recovery import JournalRecovery
 from store.journal.write.step import JournalError, JournalFailedError
-from store.inspect.offline import open_store
 from store.journal.write.threshold import THRESHOLD_PERCENT
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from store.repair.conversion import ConversionReport, convert
+from store.catalogue.store_directory import StoreDirectory
 from store.disk import Disk, OsDisk
 from store.environment import Environment, tool_environment
-from store.log_lines import LogLine
 from store.inspect.offline import open_store
+from store.log_lines import LogLine
 from store.parameters import StoreParameters
-from store.catalogue.store_directory import StoreDirectory
+from store.repair.conversion import ConversionReport, convert
 
 # Small journals where the old store says nothing: the disk is spared.
 PARAMETERS: Final = StoreParameters(num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)

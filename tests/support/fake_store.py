@@ -15,8 +15,8 @@ from broker.model.broker import Broker
 from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
-from broker.settings import BrokerSettings
 from broker.model.store_protocol import Done
+from broker.settings import BrokerSettings
 from formats.values import EMPTY_MAP
 from tests.broker.wired_broker import PlainMessage
 

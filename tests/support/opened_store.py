@@ -10,12 +10,12 @@ from formats.broker_records.wiring import Queue
 from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import Environment
-from store.log_lines import LogLine
 from store.live.message_store import MessageStore
-from store.parameters import StoreParameters
 from store.live.queue_journal import QueueJournal
-from store.start.started import RecoveredMessage
 from store.live.transactions import Enqueue
+from store.log_lines import LogLine
+from store.parameters import StoreParameters
+from store.start.started import RecoveredMessage
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(

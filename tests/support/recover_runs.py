@@ -19,8 +19,8 @@ from typing import Final
 from click.testing import CliRunner
 
 from store.environment import tool_environment
-from store.log_lines import Level, LogLine
 from store.live.message_store import MessageStore
+from store.log_lines import Level, LogLine
 from tests.support.dump import ROOT, Dump, Line, dump
 from tests.support.fixtures import Snapshot, snapshot
 from tests.support.known_history import IN_DOUBT, LEFT, XIDS, History

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from broker.model.broker import Broker
-from broker.protocols.stored_messages import restore_message
 from broker.network.server import Server
-from broker.settings import BrokerSettings
 from broker.network.socket_connection import SocketConnection
+from broker.protocols.stored_messages import restore_message
+from broker.settings import BrokerSettings
 from store.environment import system_environment
 from store.module import PluggedStore
 from store.parameters import StoreParameters

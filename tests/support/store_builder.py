@@ -15,8 +15,8 @@ from formats.rhm.jinf import TPL_BASE_NAME, decode_jinf, encode_jinf
 from formats.topology import encode_snapshot
 from formats.values import typed_map
 from store.catalogue.catalogue import Catalogue
-from store.key_value import RocksKeyValue
 from store.catalogue.topology import batch_of
+from store.key_value import RocksKeyValue
 from tests.support.journal_builder import JournalBuilder
 
 STORE_ID: Final = UUID("6d3c2f10-5a0e-4a52-9a7e-0b8f6f2f7a11")

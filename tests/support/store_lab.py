@@ -16,14 +16,14 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.headers import data_crc
 from store.environment import Environment, tool_environment
 from store.inspect.layout import find_layout
-from store.log_lines import Level, LogLine
-from store.live.message_store import MessageStore
 from store.inspect.offline import OfflineStore
-from store.parameters import StoreParameters
+from store.live.message_store import MessageStore
 from store.live.queue_journal import QueueJournal
 from store.live.snapshot import Snapshot
 from store.live.snapshot_copy import copy_snapshot
 from store.live.transactions import Dequeue, Enqueue
+from store.log_lines import Level, LogLine
+from store.parameters import StoreParameters
 from tools.qstore_check import command as check
 
 PARAMETERS: Final = StoreParameters(wcache_page_size=4, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, SECTOR_SIZE, Geometry, padded
 from formats.rhm.records import COMMIT_DECISION, TRANSIENT
-from store.recovery.contradictions import contradictions
 from store.journal.directory import open_journal
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.write.step import JournalFullError, Step
 from store.journal.write.version_1_writer import Version1State, Version1Writer, state_of
+from store.recovery.contradictions import contradictions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from formats.broker_records.wiring import Queue
-from store.damage import Damage
-from store.environment import Environment, tool_environment
-from store.journal.format import JournalFormat
-from store.journal.recovery import Outcome
-from store.inspect.offline import RecoveredStore
 from store.build.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
 from store.build.version_1_build import Version1Build, highest_kept_rid
 from store.catalogue.wiring import Wiring
+from store.damage import Damage
+from store.environment import Environment, tool_environment
+from store.inspect.offline import RecoveredStore
+from store.journal.format import JournalFormat
+from store.journal.recovery import Outcome
 from tests.support.conversion import PARAMETERS
 
 

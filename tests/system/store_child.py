@@ -40,9 +40,9 @@ from store.environment import system_environment
 from store.journal.enqueue_map import LIVE, PENDING
 from store.journal.write.step import JournalFullError
 from store.live.message_store import MessageStore
-from store.parameters import StoreParameters
 from store.live.queue_journal import QueueJournal
 from store.live.transactions import Dequeue, Enqueue
+from store.parameters import StoreParameters
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)  # the smallest: laps and relocations come often
 PARAMETERS: Final = StoreParameters(

@@ -120,5 +120,7 @@ def test_in_the_place_of_the_user_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["--log-to-file", "--config"])
 def test_in_the_place_of_what_an_option_names(tmp_path: Path, option: str) -> None:
     fifo(tmp_path / "file")
-    told = run(sys.executable, "-m", "broker.process.qpidd", "--no-data-dir", "--port", "0", option, str(tmp_path / "file"))
+    told = run(
+        sys.executable, "-m", "broker.process.qpidd", "--no-data-dir", "--port", "0", option, str(tmp_path / "file")
+    )
     assert str(tmp_path / "file") in told

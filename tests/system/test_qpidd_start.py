@@ -140,9 +140,8 @@ def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
 
 
 def test_files_do_not_take_the_place_of_what_was_closed(tmp_path: Path) -> None:
-    command = (
-        f"exec {sys.executable} -m broker.process.qpidd -p 0 --data-dir {tmp_path} --log-to-file {tmp_path}/log 0<&- >&- 2>&-"
-    )
+    options = f"-p 0 --data-dir {tmp_path} --log-to-file {tmp_path}/log"
+    command = f"exec {sys.executable} -m broker.process.qpidd {options} 0<&- >&- 2>&-"
     process = subprocess.Popen(["sh", "-c", command], cwd=ROOT)
     end = time.monotonic() + PATIENCE_SECONDS
     while "Broker running" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):

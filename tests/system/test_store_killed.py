@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 import orjson
 import pytest
 
-from store.inspect.check.check import check_store
+from store.catalogue.store_directory import StoreDirectory
 from store.disk import OsDisk
 from store.environment import tool_environment
-from store.journal.enqueue_map import LIVE
+from store.inspect.check.check import check_store
 from store.inspect.offline import RecoveredStore, open_store
-from store.catalogue.store_directory import StoreDirectory
+from store.journal.enqueue_map import LIVE
 from tests.system.processes import PATIENCE_SECONDS, children_of, goes
 from tests.system.store_child import GEOMETRY, token_of
 from tests.system.store_ledger import Found, Ledger, Message

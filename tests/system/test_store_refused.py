@@ -22,10 +22,10 @@ from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
 from store.environment import system_environment, tool_environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
-from store.log_lines import LogLine
 from store.live.message_store import MessageStore
-from store.parameters import OnDamage, StoreParameters
 from store.live.queue_journal import QueueJournal
+from store.log_lines import LogLine
+from store.parameters import OnDamage, StoreParameters
 from tests.support.fixtures import StoreOpener
 from tests.system.processes import children_of
 
@@ -96,7 +96,7 @@ def refusal(path: Path, parameters: StoreParameters = PARAMETERS) -> tuple[type[
 
 def test_two_processes_on_one_store(store: Path) -> None:
     program = (
-        "import sys\nfrom store.environment import tool_environment\nfrom store.message_store import MessageStore\n"
+        "import sys\nfrom store.environment import tool_environment\nfrom store.live.message_store import MessageStore\n"
         "from store.parameters import StoreParameters\n"
         "store = MessageStore.open(tool_environment(), sys.argv[1], StoreParameters(), '0.1.0', log=lambda _: None)\n"
         "print('open', flush=True)\nsys.stdin.readline()\nprint(store.close(), flush=True)\n"
@@ -302,7 +302,10 @@ def test_nothing_stays_open_where_the_end_of_opening_fails(store: Path, monkeypa
     def full(*arguments: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-    for name in ("store.catalogue.store_directory.StoreDirectory.mark", "store.catalogue.catalogue.Catalogue.reserve_rids"):
+    for name in (
+        "store.catalogue.store_directory.StoreDirectory.mark",
+        "store.catalogue.catalogue.Catalogue.reserve_rids",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(name, full)
             before = surroundings()
@@ -386,7 +389,7 @@ def test_a_disk_that_is_read_only(tmp_path: Path) -> None:
 UNPRIVILEGED: Final = """
 import os, pickle, sys  # rocksdict imports pickle when it opens, and then nothing of Python's may be readable
 from store.environment import tool_environment
-from store.message_store import MessageStore
+from store.live.message_store import MessageStore
 from store.parameters import StoreParameters
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:

@@ -15,9 +15,9 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
-from store.environment import tool_environment
-from store.cluster.identity import Identity, State, StoreIdentity, encode, read_identity
 from store.catalogue.store_directory import StoreDirectory
+from store.cluster.identity import Identity, State, StoreIdentity, encode, read_identity
+from store.environment import tool_environment
 from tests.support.dump import ROOT, dump
 from tests.support.fixtures import CopyOpener, StoreFixture, snapshot
 from tests.support.opened_store import OpenedStore

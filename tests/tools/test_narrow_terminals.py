@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from store.inspect.check.check import check_store
 from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.disk import OsDisk
+from store.inspect.check.check import check_store
 from store.inspect.offline import open_store
 from tests.support.fixtures import unpack
 from tools.check.report import show_report

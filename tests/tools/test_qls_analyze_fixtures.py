@@ -10,9 +10,9 @@ import pytest
 from formats.rhm.records import Kind
 from store.damage import Damage
 from store.disk import OsDisk
+from store.inspect.offline import open_store
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader
-from store.inspect.offline import open_store
 from tests.support.fixtures import LINEAR_STORES, StoreFixture, StoreOpener, snapshot
 from tests.tools.qls_analyze_runs import Run, command
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from store.inspect.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.inspect.measure import Measurement
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from tools.dump.objects import transaction_object
 
 Object = dict[str, Any]

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from formats.wording import plural
-from store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck
 from store.damage import Damage
+from store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck
 from tools.check.objects import Object, journal_object, store_object, transactions_of
 from tools.console.tables import Column, print_grid
 from tools.console.text import printable

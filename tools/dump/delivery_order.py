@@ -16,9 +16,9 @@ from itertools import compress
 from typing import Final
 
 from formats.broker_records.message_header import MessageHeader
+from store.inspect.offline import RecoveredQueue
 from store.journal.journal import Journal
 from store.journal.recovery import OutstandingRecord
-from store.inspect.offline import RecoveredQueue
 from tools.dump.messages import MessageReader
 from tools.dump.selection import BodyForm
 

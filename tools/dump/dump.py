@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from store.catalogue.wiring import effective_bindings
+from store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore
 from store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from store.journal.journal import Journal
-from store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore
-from store.catalogue.wiring import effective_bindings
 from tools.dump.body_files import body_directory
 from tools.dump.delivery_order import DeliveryOrder
 from tools.dump.messages import MessageReader, message_object, undecoded

@@ -20,10 +20,10 @@ from formats.rhm.records import (
     Kind,
 )
 from formats.rhm.records import RecordHeader as RhmRecordHeader
-from store.damage import Damage
-from store.journal.records import RecordHeader
-from store.inspect.offline import RecoveredQueue, RecoveredTransaction
 from store.catalogue.wiring import StoredBinding
+from store.damage import Damage
+from store.inspect.offline import RecoveredQueue, RecoveredTransaction
+from store.journal.records import RecordHeader
 
 Object = dict[str, Any]
 

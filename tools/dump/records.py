@@ -6,10 +6,10 @@ from pathlib import Path
 
 from formats.rhm.records import Kind
 from store.damage import Damage
-from store.recovery.ends import torn_tail
+from store.inspect.offline import OfflineStore
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader
-from store.inspect.offline import OfflineStore
+from store.recovery.ends import torn_tail
 from store.recovery.prepared import is_two_phase
 from tools.dump.body_files import body_directory
 from tools.dump.dump import Output

@@ -18,15 +18,15 @@ from formats.broker_records.wiring import Binding, Exchange, Queue, encode_bindi
 from formats.catalogue import BindingEntry, ExchangeEntry, Kind, QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME
-from store.catalogue.catalogue import Catalogue
-from store.environment import Environment, tool_environment
-from store.journal.write.storage import remove_journal
-from store.parameters import StoreParameters
-from store.live.queue_journal import TPL_NAME
-from store.catalogue.store_directory import StoreDirectory
-from store.live.taking_up import journal_info
 from store.build.version_1_catalogue import encode_databases, write_databases
 from store.build.version_1_journal import journal_path, version_1_info
+from store.catalogue.catalogue import Catalogue
+from store.catalogue.store_directory import StoreDirectory
+from store.environment import Environment, tool_environment
+from store.journal.write.storage import remove_journal
+from store.live.queue_journal import TPL_NAME
+from store.live.taking_up import journal_info
+from store.parameters import StoreParameters
 from tools.generate.fleet import PREPARED_LINEAR, FleetSpec, QueuePlan, StoreFormat, StorePlan, prepared_geometry
 from tools.generate.linear_journal import TPL_QUEUE, LinearJournal, pool_directory
 from tools.generate.messages import BEGINNING

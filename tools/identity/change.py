@@ -10,9 +10,9 @@ from pathlib import Path
 
 from broker.process.data_dir import lock_path
 from broker.process.pid_file import holder_of
-from store.environment import Environment
-from store.cluster.identity import StoreIdentity
 from store.catalogue.store_directory import StoreDirectory
+from store.cluster.identity import StoreIdentity
+from store.environment import Environment
 from tools.identity.look import check_directory
 
 

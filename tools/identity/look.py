@@ -5,10 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import NamedTuple
 
-from store.cluster.rules import Member
-from store.disk import Disk
-from store.environment import Environment
-from store.errors import StoreError
+from store.catalogue.store_directory import StoreDirectory
 from store.cluster.identity import (
     STORE_ROOTS,
     Backup,
@@ -19,8 +16,11 @@ from store.cluster.identity import (
     read_identity,
     stores_in,
 )
+from store.cluster.rules import Member
+from store.disk import Disk
+from store.environment import Environment
+from store.errors import StoreError
 from store.inspect.layout import StoreKind, UnusableInputError, find_layout
-from store.catalogue.store_directory import StoreDirectory
 
 
 class UnusableDirectoryError(Exception):

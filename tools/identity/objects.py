@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from store.cluster.rules import Verdict
 from store.cluster.identity import Identity
+from store.cluster.rules import Verdict
 from tools.console.text import escape_name
 from tools.identity.candidates import Candidate
 from tools.identity.look import Look

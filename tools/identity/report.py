@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from store.cluster.rules import Verdict
 from store.cluster.identity import State
+from store.cluster.rules import Verdict
 from store.inspect.layout import StoreKind
 from tools.console.tables import Column, print_grid
 from tools.console.text import printable

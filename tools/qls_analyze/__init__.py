@@ -1,11 +1,11 @@
 r"""What `qpid-qls-analyze` does: a drop-in for the command of that name that came with qpidd (formats page, 15.3).
 
 The journals of a linearstore are read, and what remains is shown: the messages that were enqueued and not dequeued, the
-transactions that were neither committed nor aborted, and what qpidd's recovery would do about these. What is
-printed is the original's, to the byte. The journals' bytes come from `store.journal.stream`, and what is a good record
-`store.journal.line.records` says; but a journal ends, as for the original and for qpidd itself, at the first record that is
-torn or not its own. `qstore-dump` and `qstore-check` tell more, and read on behind damage; who needs the truth about a
-store after a crash should ask them.
+transactions that were neither committed nor aborted, and what qpidd's recovery would do about these. What is printed is
+the original's, to the byte. The journals' bytes come from `store.journal.stream`, and what is a good record
+`store.journal.line.records` says; but a journal ends, as for the original and for qpidd itself, at the first record
+that is torn or not its own. `qstore-dump` and `qstore-check` tell more, and read on behind damage; who needs the truth
+about a store after a crash should ask them.
 
     files           the files of a journal, found by name, in the order of their numbers
     walk            one record after the other, to the end of the journal

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from store.disk import Disk
-from store.journal.line.pool import PARTITION_NAME, FilePool, read_file_pool
 from store.inspect.layout import StoreKind, StoreLayout, find_journals
+from store.journal.line.pool import PARTITION_NAME, FilePool, read_file_pool
 from tools.qls_analyze.files import read_files
 from tools.qls_analyze.journal import Journal
 from tools.qls_analyze.pools import pool_lines, read_partitions

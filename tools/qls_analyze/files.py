@@ -15,8 +15,8 @@ from formats.qls.errors import QlsError
 from formats.qls.file_header import FILE_HEADER_SIZE, FileHeader, decode_file_header, linear_geometry
 from formats.qls.records import SECTOR_SIZE
 from store.disk import Disk
-from store.journal.line.pool import PooledFile
 from store.journal.line.file import LinearFile
+from store.journal.line.pool import PooledFile
 from store.journal.stream import JournalStream
 from tools.qls_analyze.problems import Problems
 

@@ -20,17 +20,17 @@ from typing import Final, NamedTuple
 from formats.quarantine_index import Injection, QuarantineEntry
 from formats.rhm.headers import data_crc
 from formats.rhm.records import Kind
+from store.catalogue.store_directory import Found, StoreDirectory
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.write.step import JournalError
 from store.key_value import CatalogueError
-from store.log_lines import LogLine
 from store.live.message_store import MessageStore
+from store.live.queue_journal import QueueJournal
+from store.live.transactions import Enqueue
+from store.log_lines import LogLine
 from store.parameters import OnDamage, StoreParameters
 from store.repair.quarantine import Quarantine, QuarantineError, QuarantineMarks
-from store.live.queue_journal import QueueJournal
-from store.catalogue.store_directory import Found, StoreDirectory
-from store.live.transactions import Enqueue
 from store.unfinished import Unfinished, unfinished_stores
 from tools.quarantine.evidence import MOST_BYTES, Evidence, RecordFinder, judge
 

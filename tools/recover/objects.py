@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from store.journal.recovery import Outcome
 from store.inspect.offline import RecoveredTransaction
+from store.journal.recovery import Outcome
 from store.repair.recover.build import Recovery
 from store.repair.recover.plan import Orphan, PlannedQueue
 from tools.check.objects import notice_object

@@ -1,8 +1,8 @@
 """One run of `qpid-store-resize`: what is printed, in the order in which the original prints it (formats page, 15.2).
 
 What is shown of the old journal comes from the walk of `qpid-store-chk`; what moves is what recovery finds
-(`store.repair.version_1_resize`). The two agree on every sound journal, but for transient messages, which are not moved, and
-for one whose oldest file a giant message fills, where the original finds nothing.
+(`store.repair.version_1_resize`). The two agree on every sound journal, but for transient messages, which are not
+moved, and for one whose oldest file a giant message fills, where the original finds nothing.
 
 The original moves the old files first and then finds out whether the records fit. Here everything is built before a
 file is moved, and what is told of the files comes when it has been done.
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from store.journal.directory import data_path
 from store.catalogue.store_directory import remove_tree
+from store.journal.directory import data_path
 from store.repair.version_1_resize import BuiltFile, Version1Content, build, check_fit, read_content
 from store.repair.version_1_switch import Target, check_place, move, settle
 from store.writable_disk import OsWritableDisk

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from formats.rhm.geometry import PAGE_SIZE, Geometry
 from store.disk import Disk
 from store.inspect.offline import open_store
-from store.repair.resize_plan import Choose
 from store.inspect.sizing import RingSize
+from store.repair.resize_plan import Choose
 from tools.size.queues import Wanted, size_queue
 
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.wording import plural
-from store.journal.format import JournalFormat
 from store.inspect.sizing import OVERHEADS, Choice, LineSize, RecordSize, RingSize, Sizing, footprint
+from store.journal.format import JournalFormat
 from store.journal.write.threshold import depth_held
 from tools.console.tables import Column, print_line, print_steps, print_table
 from tools.size.amounts import exact

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 
 from formats.rhm.geometry import PAGE_SIZE
-from store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
 from store.inspect.measure import Measurement, Spread, measure
 from store.inspect.offline import RecoveredQueue
 from store.inspect.sizing import JournalSize, JournalTooLargeError, LineSize, MessageProfile, size_for
+from store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
 from tools.console.tables import Column, print_line, print_table
 from tools.console.text import escape_name, printable
 from tools.figures import percent

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from store.disk import Disk, OsDisk
-from store.journal.directory import NotAJournalError
 from store.inspect.layout import StoreLayout, UnusableInputError, find_layout
 from store.inspect.offline import OfflineStore
+from store.journal.directory import NotAJournalError
 from tools.spark.columns import OptionError
 from tools.spark.remote_disk import RemoteDisk
 

@@ -16,16 +16,16 @@ from itertools import pairwise
 from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE
-from store.recovery.close_record import Closing, closing_of
 from store.damage import Damage
 from store.disk import Disk
+from store.inspect.layout import StoreKind, UnusableInputError
+from store.inspect.opening import OpenedJournals, open_journals
 from store.journal.directory import NotAJournalError
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.line.files import Line
 from store.journal.ring.files import Ring
-from store.inspect.layout import StoreKind, UnusableInputError
-from store.inspect.opening import OpenedJournals, open_journals
+from store.recovery.close_record import Closing, closing_of
 from tools.spark.inputs import Input, layout_of
 from tools.spark.inputs import opened as opened_store
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from formats.qls.file_header import FileHeader as LinearHeader
 from formats.rhm.file_header import FileHeader
+from store.catalogue.wiring import effective_bindings
 from store.damage import Damage
+from store.inspect.layout import UnusableInputError
+from store.inspect.offline import OfflineStore, RecoveredQueue
 from store.journal.directory import NotAJournalError
 from store.journal.files import JournalFile
 from store.journal.journal import Journal
-from store.inspect.layout import UnusableInputError
-from store.inspect.offline import OfflineStore, RecoveredQueue
-from store.catalogue.wiring import effective_bindings
 from tools.dump.objects import binding_object, exchange_object, queue_object, transaction_object
 from tools.spark.arrays import array, arrow_schema
 from tools.spark.columns import Column

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from store.recovery.close_record import Closing
 from store.damage import Damage
 from store.journal.gaps import MOST_DESCRIBED, Gap
 from store.journal.journal import Journal
 from store.journal.reader import JournalEnd, JournalReader, records_of
 from store.journal.records import JournalRecords, RecordHeader
+from store.recovery.close_record import Closing
 
 SLICE: Final = 4 << 20  # bytes of a journal that are taken at a time
 _MOST_DAMAGE: Final = 4096  # of one slice that is told

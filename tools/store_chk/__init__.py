@@ -2,9 +2,9 @@ r"""What `qpid-store-chk` does: a drop-in for the command of that name that came
 
 One journal is read, its records counted and matched, and what remains is shown: the messages that were enqueued and not
 dequeued, and the transactions that were neither committed nor aborted. What is printed is the original's, to the byte.
-The journal's bytes come from `store.journal.stream`, and what is a good record `store.journal.ring.version_1` says; but in
-which order files and records are met, and where the journal ends, follows the original. `qstore-dump` tells more, and
-tells damage; who needs the truth about a store after a crash should ask that one.
+The journal's bytes come from `store.journal.stream`, and what is a good record `store.journal.ring.version_1` says; but
+in which order files and records are met, and where the journal ends, follows the original. `qstore-dump` tells more,
+and tells damage; who needs the truth about a store after a crash should ask that one.
 
     analysis   the info file and the file headers
     walk       one record after the other, to the end of the journal

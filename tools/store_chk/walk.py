@@ -37,8 +37,8 @@ from formats.rhm.records import (
 )
 from store.disk import Disk
 from store.journal.ring.order import RingFile
-from store.journal.stream import JournalStream
 from store.journal.ring.version_1 import Version1Records
+from store.journal.stream import JournalStream
 from tools.store_chk.analysis import AnalysedFile, Analysis, read_file_header
 from tools.store_chk.errors import CheckError
 from tools.store_chk.text import Read, file_header_text, record_text

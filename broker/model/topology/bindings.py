@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from broker.log.logs import log_of
 from broker.model.errors import InternalError, ModelError, NotFoundError
 from broker.model.exchanges.exchange import Binding, Exchange
-from broker.model.topology.kept_wiring import KeptWiring
-from broker.log.logs import log_of
 from broker.model.queues.queue import Queue
 from broker.model.store_protocol import Store
+from broker.model.topology.kept_wiring import KeptWiring
 from formats.catalogue import BindingEntry
 from formats.values import TypedMap
 

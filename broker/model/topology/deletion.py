@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 from broker.model.errors import InternalError, ModelError
 from broker.model.exchanges.default import DefaultExchange
 from broker.model.exchanges.exchange import Binding, Exchange
-from broker.model.topology.kept_wiring import KeptWiring
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
+from broker.model.topology.kept_wiring import KeptWiring
 
 if TYPE_CHECKING:
     from broker.model.broker import Broker

@@ -25,8 +25,8 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
+from broker.log.logs import INFO, NOTICE, log_of
 from broker.model.authorization import Action, ObjectType
-from broker.model.topology.bindings import BindingMaker
 from broker.model.caller import BROKER, Caller
 from broker.model.errors import (
     InvalidArgumentError,
@@ -40,13 +40,13 @@ from broker.model.errors import (
 from broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
 from broker.model.exchanges.exchange import Binding, Exchange
 from broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
-from broker.model.topology.kept_wiring import KeptWiring
-from broker.log.logs import INFO, NOTICE, log_of
-from broker.model.topology.serial_executor import OneByOne
 from broker.model.queues.argument_table import unmet
 from broker.model.queues.arguments import read_arguments
 from broker.model.queues.queue import Queue
+from broker.model.topology.bindings import BindingMaker
 from broker.model.topology.deletion import QueueRemoval
+from broker.model.topology.kept_wiring import KeptWiring
+from broker.model.topology.serial_executor import OneByOne
 from broker.model.topology.wiring_checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
 from broker.model.queues.entry import Entry
+from broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
 
 if TYPE_CHECKING:
     from broker.protocols.amqp_0_10.subscription import Subscription

@@ -26,13 +26,13 @@ from broker.model.errors import (
     NotImplementedByBrokerError,
     ResourceLimitExceededError,
 )
-from broker.protocols.amqp_0_10.deliveries import Delivery
-from broker.protocols.amqp_0_10.sequence import wrap_ranges
-from broker.protocols.amqp_0_10.subscription import Subscription
 from broker.model.queues.argument_table import as_text, shown
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
 from broker.model.settlement import Settled, accept, purge, reject, release, subscribe
+from broker.protocols.amqp_0_10.deliveries import Delivery
+from broker.protocols.amqp_0_10.sequence import wrap_ranges
+from broker.protocols.amqp_0_10.subscription import Subscription
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_result
 from formats.values import EMPTY_MAP, TypedMap

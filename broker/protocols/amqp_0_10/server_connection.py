@@ -13,9 +13,10 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from broker.log.logs import log_of
 from broker.model.content import Content
 from broker.model.errors import ModelError
-from broker.log.logs import log_of
+from broker.model.turn import Turn
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.client_properties import described
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
@@ -29,7 +30,6 @@ from broker.protocols.machine import Host
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
 from broker.settings import BrokerSettings
-from broker.model.turn import Turn
 from formats.amqp_0_10.codes import CloseCode, DetachCode
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.log.logs import log_of
 from broker.model.authorization import Action, ObjectType
 from broker.model.content import Content
 from broker.model.errors import (
@@ -34,7 +35,9 @@ from broker.model.errors import (
     ResourceLockedError,
     UnauthorizedError,
 )
-from broker.log.logs import log_of
+from broker.model.queues.entry import ACQUIRED, Entry
+from broker.model.queues.queue import Queue
+from broker.model.settlement import unsubscribe
 from broker.protocols.amqp_0_10 import declarations
 from broker.protocols.amqp_0_10.deliveries import Deliveries
 from broker.protocols.amqp_0_10.error_codes import code_of
@@ -45,17 +48,14 @@ from broker.protocols.amqp_0_10.streaming import StreamingSession
 from broker.protocols.amqp_0_10.subscription import Subscription
 from broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
 from broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
-from broker.model.queues.entry import ACQUIRED, Entry
-from broker.model.queues.queue import Queue
-from broker.model.settlement import unsubscribe
 from formats.amqp_0_10.commands import decode_command
 from formats.amqp_0_10.errors import Amqp010Error
 
 if TYPE_CHECKING:
     from broker.model.broker import Broker
     from broker.model.exchanges.exchange import Exchange
-    from broker.protocols.amqp_0_10.server_connection import ServerConnection
     from broker.model.transactions.local import LocalTransaction
+    from broker.protocols.amqp_0_10.server_connection import ServerConnection
 
 _LOG: Final = log_of("Protocol")
 

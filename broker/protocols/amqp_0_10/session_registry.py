@@ -10,9 +10,9 @@ Source: AMQP 0-10, session, rules one-transport-per-session and scoping.
 
 from __future__ import annotations
 
-from broker.model.broker import Broker
 from broker.log.budget import LogBudget
 from broker.log.logs import WARNING, log_of
+from broker.model.broker import Broker
 from broker.protocols.amqp_0_10.assembly import Budget
 from broker.protocols.amqp_0_10.interrupted import InterruptedMessages
 from broker.protocols.amqp_0_10.server_session import ServerSession

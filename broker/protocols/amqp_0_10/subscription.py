@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.protocols.amqp_0_10.conversion import as_transfer
-from broker.protocols.amqp_0_10.transfer import TransferMessage
 from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
+from broker.protocols.amqp_0_10.conversion import as_transfer
+from broker.protocols.amqp_0_10.transfer import TransferMessage
 from formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_command
 from formats.amqp_0_10.frames import (

@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from store.damage import Damage
+from store.damage_kinds import DamageKind
+from store.disk import Disk
 from store.inspect.check.file_times import times_out_of_order
 from store.inspect.check.messages import false_transients, message_damage
 from store.inspect.check.pools import check_pools
 from store.inspect.check.second_pass import second_pass
-from store.damage import Damage
-from store.damage_kinds import DamageKind
-from store.disk import Disk
-from store.journal.format import JournalFormat
-from store.journal.journal import Journal
-from store.journal.recovery import Outcome
 from store.inspect.layout import StoreKind
 from store.inspect.measure import Measurement, measure
 from store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, RecoveredTransaction
+from store.journal.format import JournalFormat
+from store.journal.journal import Journal
+from store.journal.recovery import Outcome
 
 QUEUE, PREPARED_LIST, ORPHAN = "queue", "prepared-list", "orphan"
 

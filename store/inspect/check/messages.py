@@ -13,9 +13,9 @@ from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
 from store.damage import Damage
 from store.damage_kinds import DamageKind
+from store.inspect.offline import RecoveredQueue
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
-from store.inspect.offline import RecoveredQueue
 
 _PREFIX: Final = 512  # bytes of a message that are looked at first
 _MOST: Final = 1 << 24  # bytes of a header that are decoded: of an AMQP 1.0 message the header is all of it

@@ -14,9 +14,9 @@ from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk
-from store.journal.line.pool import FilePool, PooledFile
 from store.journal.journal import Journal
 from store.journal.line.file import LinearFile
+from store.journal.line.pool import FilePool, PooledFile
 
 
 def check_pools(disk: Disk, pool: FilePool, journals: Iterable[Journal]) -> tuple[list[Damage], list[str]]:

@@ -18,13 +18,13 @@ from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import SALT, TAIL_SIZE, Kind, decode_tail, is_padding
 from store.damage import Damage
 from store.damage_kinds import DamageKind
+from store.inspect.offline import RecoveredQueue
 from store.journal.files import JournalFile
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
-from store.journal.ring.order import RingFile
 from store.journal.records import RecordHeader
 from store.journal.recovery import JournalRecovery, Outcome
-from store.inspect.offline import RecoveredQueue
+from store.journal.ring.order import RingFile
 
 _CHUNK: Final = 1 << 16
 _ADLER_BASE: Final = 65521

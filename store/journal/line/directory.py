@@ -9,10 +9,10 @@ from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk
-from store.journal.line.pool import PooledFile, linear_file_names
 from store.journal.directory import NotAJournalError
 from store.journal.journal import Journal
 from store.journal.line.files import read_line
+from store.journal.line.pool import PooledFile, linear_file_names
 
 
 def open_line(

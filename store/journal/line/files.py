@@ -23,10 +23,10 @@ from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
 from store.disk import Disk
-from store.journal.line.pool import pool_data_size
 from store.journal.files import OrderedFiles
 from store.journal.format import JournalFormat
 from store.journal.line.file import FoundFile, LinearFile, read_linear_file
+from store.journal.line.pool import pool_data_size
 
 _ALIKE: Final = 8  # bits in which two serials differ, at most, if one of them is the other gone bad
 

@@ -29,9 +29,9 @@ from formats.rhm.records import (
     decode_tail,
     version_1_check,
 )
-from store.journal.ring.order import RingFile
 from store.journal.records import LEAST_WINDOW, JournalRecords, RecordSink, Verdict
 from store.journal.records import RecordHeader as AnyRecordHeader
+from store.journal.ring.order import RingFile
 from store.journal.stream import JournalStream
 
 

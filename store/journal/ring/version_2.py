@@ -31,9 +31,9 @@ from formats.rhm.records import (
     decode_tail,
     version_2_check,
 )
-from store.journal.ring.order import RingFile
 from store.journal.records import LEAST_WINDOW, RUN_UP, EndState, JournalRecords, RecordSink, Verdict
 from store.journal.records import RecordHeader as AnyRecordHeader
+from store.journal.ring.order import RingFile
 from store.journal.stream import JournalStream
 
 _CHUNK: Final = 1 << 20  # bytes of data checksummed at a time

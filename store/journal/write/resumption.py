@@ -9,10 +9,10 @@ from __future__ import annotations
 from formats.rhm.geometry import BLOCK_SIZE
 from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, RecordHeader, decode_header
 from store.journal.journal import Journal
-from store.journal.ring.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
 from store.journal.ring.files import Ring
+from store.journal.ring.order import RingFile
 from store.journal.write.space import SIZE_BITS
 from store.journal.write.writer_state import OpenTransaction, WriterState, new_state
 

@@ -33,12 +33,12 @@ from typing import Final
 from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind, RecordHeader
 from store.journal.journal import Journal
-from store.journal.ring.order import RingFile
 from store.journal.reader import JournalEnd
 from store.journal.recovery import JournalRecovery
+from store.journal.ring.order import RingFile
 from store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step, over_threshold
-from store.journal.write.version_1_ring import Version1Ring
 from store.journal.write.threshold import THRESHOLD_PERCENT
+from store.journal.write.version_1_ring import Version1Ring
 
 _PERCENT: Final = 100
 

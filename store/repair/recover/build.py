@@ -24,24 +24,24 @@ from uuid import UUID
 
 import store.outage as outage
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link
+from store.build.store_build import BuiltQueue, QueueToBuild, StoreBuild
+from store.build.version_1_build import Version1Build, highest_kept_rid
+from store.build.version_1_journal import JournalPlaces
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from store.damage import Damage
 from store.disk import Disk
 from store.environment import Environment
 from store.errors import StoreError
-from store.key_value import CatalogueError
 from store.inspect.layout import UnusableInputError
 from store.inspect.offline import open_store
+from store.key_value import CatalogueError
 from store.parameters import StoreParameters
 from store.repair.quarantine import QuarantineWriter
 from store.repair.recover.plan import OrphanPolicy, Plan
 from store.repair.recover.salvage import Salvage, keep_aside
 from store.repair.recover.verify import verify
-from store.build.store_build import BuiltQueue, QueueToBuild, StoreBuild
-from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from store.unfinished import DISCARDED, NEW, RECOVERED, RECOVERING, recovery_damage
-from store.build.version_1_build import Version1Build, highest_kept_rid
-from store.build.version_1_journal import JournalPlaces
 from store.writable_disk import DiskLock, WritableDisk
 
 #: Told what begins now, and how many bytes will be read for it.

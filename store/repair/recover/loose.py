@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from formats.rhm.jinf import TPL_BASE_NAME
 from store.disk import Disk
-from store.journal.directory import journal_base_names
 from store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_journals, find_layout, tell_recovery
+from store.journal.directory import journal_base_names
 
 
 def find_source(disk: Disk, path: str) -> StoreLayout:

@@ -18,19 +18,19 @@ from typing import Final, NamedTuple
 
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from formats.rhm.geometry import PAGE_SIZE, Geometry
+from store.build.store_build import JournalSource, QueueToBuild
+from store.catalogue.wiring import LOST_AND_FOUND, Wiring
 from store.damage import Damage
 from store.damage_effects import Effect
 from store.damage_kinds import DamageKind
+from store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
+from store.inspect.sizing import MAX_PAGES
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery, Outcome
 from store.journal.transaction_map import Transaction
-from store.recovery.journal_content import content_at_most, fitting_geometry, too_much
-from store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
 from store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
-from store.inspect.sizing import MAX_PAGES
-from store.build.store_build import JournalSource, QueueToBuild
-from store.catalogue.wiring import LOST_AND_FOUND, Wiring
+from store.recovery.journal_content import content_at_most, fitting_geometry, too_much
 
 _MOST_NAME_BYTES: Final = 255
 _MOST_NUMBER: Final = 1 << 62  # there must be higher ones

@@ -25,9 +25,9 @@ from formats.rhm.records import MAGIC_PREFIX, MAX_HEADER_SIZE, SALT, TAIL_SIZE, 
 from store.damage_effects import Effect
 from store.journal.format import JournalFormat
 from store.journal.journal import Journal
-from store.journal.ring.order import RingFile
 from store.journal.records import MAX_XID_SIZE
 from store.journal.ring.files import Ring
+from store.journal.ring.order import RingFile
 from store.journal.stream import JournalStream
 
 _ZEROS: Final = SALT.pack(0)

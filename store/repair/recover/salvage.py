@@ -1,6 +1,7 @@
 """What is damaged and could not be saved: the stretches of journals that hold no good record, and single messages.
 
-They are kept raw in the quarantine (`store.repair.quarantine`). Of an orphan that is kept aside all files are copied, into
+They are kept raw in the quarantine (`store.repair.quarantine`). Of an orphan that is kept aside all files are copied,
+into
 
     quarantine/orphans/<number>-<name>/
 
@@ -17,10 +18,10 @@ from typing import Final, NamedTuple
 from formats.rhm.geometry import BLOCK_SIZE, padded
 from formats.rhm.records import TAIL_SIZE
 from store.disk import Disk
+from store.inspect.offline import RecoveredQueue, RecoveredStore
 from store.journal.directory import INFO_SUFFIX
 from store.journal.journal import Journal
 from store.journal.ring.order import RingFile
-from store.inspect.offline import RecoveredQueue, RecoveredStore
 from store.repair.quarantine import QuarantineWriter
 from store.repair.recover.plan import Orphan, Plan
 from store.writable_disk import WritableDisk

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 from formats.broker_records.wiring import Binding, encode_binding
 from formats.wording import plural
-from store.errors import StoreError
-from store.journal.recovery import Outcome
-from store.inspect.offline import OfflineStore, RecoveredStore
-from store.repair.recover.plan import Plan
 from store.build.store_build import BuiltQueue
+from store.errors import StoreError
+from store.inspect.offline import OfflineStore, RecoveredStore
+from store.journal.recovery import Outcome
+from store.repair.recover.plan import Plan
 
 
 def verify(path: str, plan: Plan, built: Mapping[str, BuiltQueue], opened: OfflineStore) -> None:

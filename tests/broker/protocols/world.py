@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple
 
 from broker.model.broker import Broker
 from broker.model.errors import ModelError
+from broker.model.queues.queue import Queue
 from broker.protocols.amqp_0_10.connection import Phase
 from broker.protocols.amqp_0_10.server_connection import ServerConnection
 from broker.protocols.amqp_0_10.server_session import ServerSession
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from broker.model.queues.queue import Queue
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.settings import BrokerSettings

@@ -15,9 +15,9 @@ from formats.bdb.writer import encode_empty_log
 from formats.qls.records import RecordHeader as LinearHeader
 from formats.rhm.records import TAIL_SIZE, Kind
 from store.disk import OsDisk
+from store.inspect.offline import open_store
 from store.journal.journal import Journal
 from store.journal.records import RecordHeader
-from store.inspect.offline import open_store
 from tests.support.damage_campaign.damage import Damaged, DamageKind, FileKind
 from tests.support.damage_campaign.stores import CLOSED, LEGACYSTORE, QSTORE, CampaignStore
 

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 
 from store.environment import tool_environment
 from store.errors import StoreError
-from store.log_lines import Level, LogLine
 from store.live.message_store import MessageStore
+from store.log_lines import Level, LogLine
 from store.parameters import OnDamage
 from tests.support.dump import Dump, dump
 from tests.support.opened_store import PARAMETERS

@@ -25,9 +25,9 @@ from formats.broker_records.messages import encode_message
 from formats.broker_records.wiring import Binding, Exchange, GeneralObject, Queue
 from formats.broker_records.xids import encode_dtx_xid
 from formats.values import typed_map
+from store.build.version_1_catalogue import encode_databases
 from store.environment import Environment, tool_environment
 from store.live.transactions import Dequeue, Enqueue
-from store.build.version_1_catalogue import encode_databases
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
 from tests.support.known_history import BILLS, UNPAID
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued

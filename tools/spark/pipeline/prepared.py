@@ -1,7 +1,7 @@
 """The transaction prepared list as a table: what recovery does with each transaction that is open in it.
 
-The rules are those of `store.recovery.prepared`: a prepare that is not closed by a commit or abort record decides, by the
-dequeue of it that follows, or that does not.
+The rules are those of `store.recovery.prepared`: a prepare that is not closed by a commit or abort record decides, by
+the dequeue of it that follows, or that does not.
 
     enqueue only, distributed    in-doubt
     enqueue only, local          committing

@@ -1,8 +1,8 @@
 """How full each journal was at most, and how large it should be.
 
 What is observed, records' sizes and the deepest that a queue was, comes from Spark; a row for each queue then goes
-through the published formulas (`store.inspect.sizing`) on the driver. A journal that has gone round shows only its latest lap:
-what was before it is not in the figures.
+through the published formulas (`store.inspect.sizing`) on the driver. A journal that has gone round shows only its
+latest lap: what was before it is not in the figures.
 
     version 1   in use is what lies from the file of the oldest live record to the end; at most that was the longest way
                 from a message's file to its dequeue
@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
 
 from formats.rhm.geometry import PAGE_SIZE, SECTOR_SIZE, Geometry
-from store.journal.format import JournalFormat
 from store.inspect.sizing import LOCAL_XID_SIZE, JournalTooLargeError, LineSize, MessageProfile, RingSize, size_for
+from store.journal.format import JournalFormat
 from store.journal.write.threshold import Threshold, threshold
 from tools.spark.pipeline.depth import depth, peaks
 from tools.spark.pipeline.effects import AT_THE_END, JOURNAL
