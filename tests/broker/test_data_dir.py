@@ -60,7 +60,12 @@ def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
 def test_a_directory_that_must_not_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "data").mkdir(0o755)
-    program = f"import os, sys\nfrom broker.process.data_dir import DataDirectory\nos.setuid({NOBODY})\nDataDirectory(sys.argv[1])"
+    program = (
+        "import os, sys\n"
+        "from broker.process.data_dir import DataDirectory\n"
+        f"os.setuid({NOBODY})\n"
+        "DataDirectory(sys.argv[1])"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "data")],
         capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,

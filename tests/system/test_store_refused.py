@@ -96,7 +96,9 @@ def refusal(path: Path, parameters: StoreParameters = PARAMETERS) -> tuple[type[
 
 def test_two_processes_on_one_store(store: Path) -> None:
     program = (
-        "import sys\nfrom store.environment import tool_environment\nfrom store.live.message_store import MessageStore\n"
+        "import sys\n"
+        "from store.environment import tool_environment\n"
+        "from store.live.message_store import MessageStore\n"
         "from store.parameters import StoreParameters\n"
         "store = MessageStore.open(tool_environment(), sys.argv[1], StoreParameters(), '0.1.0', log=lambda _: None)\n"
         "print('open', flush=True)\nsys.stdin.readline()\nprint(store.close(), flush=True)\n"
