@@ -121,7 +121,7 @@ def test_where_pid_files_are_if_nobody_says(monkeypatch: pytest.MonkeyPatch) -> 
 
 FORK: Final = """
 import os, sys, time
-from broker import daemon
+from broker.process import daemon
 try:
     forked = daemon.fork(float(sys.argv[1]))
 except daemon.DaemonError as error:

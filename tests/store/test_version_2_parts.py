@@ -16,7 +16,7 @@ from store.journal.write.space import RingSpace
 from tests.support.memory_ring import MemoryRing
 
 PARTS = ("write_batch", "flushes", "space", "live_records", "compaction", "admission", "version_2_writer")
-FOLDER = Path(store.journal.__file__).parent
+FOLDER = Path(store.journal.__file__).parent / "write"
 
 
 def reaches(source: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Building journals and whole stores from content that is known."""
