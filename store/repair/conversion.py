@@ -41,7 +41,7 @@ from formats.broker_records.wiring import (
 )
 from formats.catalogue import Kind
 from formats.wording import plural, printable
-from store.build.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
+from store.builders.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.store_directory import Found, StoreDirectory, remove_tree
 from store.catalogue.wiring import Wiring

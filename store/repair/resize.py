@@ -42,7 +42,7 @@ from formats.rhm.close_record import ClosedJournal
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
 from formats.wording import plural, printable
-from store.build.rebuild import Rebuilt, rebuild
+from store.builders.rebuild import Rebuilt, rebuild
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.opening import CatalogueOpening
 from store.catalogue.store_directory import LOCK, Found, StoreDirectory, remove_tree

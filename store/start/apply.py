@@ -24,7 +24,7 @@ from formats.catalogue import QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.wording import plural, printable
-from store.build.rebuild import rebuild
+from store.builders.rebuild import rebuild
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage

@@ -33,7 +33,7 @@ from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
 from formats.rhm.headers import data_crc
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from formats.rhm.records import TAIL_SIZE
-from store.build.journal_bulk import BulkBuild
+from store.builders.journal_bulk import BulkBuild
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.inspect.check.check import check_store

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo
 from store.background import InlineBackground
-from store.build.journal_build import (
+from store.builders.journal_build import (
     JournalBuild,
     JournalTooSmallError,
     build_journal,

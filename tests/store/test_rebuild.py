@@ -18,7 +18,7 @@ from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.rhm.records import COMMIT_DECISION
 from store.background import InlineBackground
-from store.build.rebuild import Rebuilt, rebuild
+from store.builders.rebuild import Rebuilt, rebuild
 from store.disk import Disk, OsDisk
 from store.environment import Environment, tool_environment
 from store.journal.directory import open_journal

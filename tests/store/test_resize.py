@@ -198,7 +198,7 @@ def test_a_journal_too_small_after_all_is_not_made(path: Path, monkeypatch: pyte
     big(path)
     before = snapshot(path / "rhm" / "jrnl")
     with holding(path) as store:
-        monkeypatch.setattr("store.build.journal_build.JournalContent.fits", lambda *_: True)
+        monkeypatch.setattr("store.builders.journal_build.JournalContent.fits", lambda *_: True)
         plans = store.plan(["small", "orders"], lambda *_: LARGER)
         with pytest.raises(StoreError, match=r'^"orders": its messages need .*; nothing was changed$'):
             store.resize(plans)

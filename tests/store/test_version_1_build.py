@@ -27,8 +27,8 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, decode_jinf
 from formats.rhm.records import Kind, RecordHeader
-from store.build.version_1_catalogue import encode_databases, write_databases
-from store.build.version_1_journal import (
+from store.builders.version_1_catalogue import encode_databases, write_databases
+from store.builders.version_1_journal import (
     Version1JournalBuild,
     build_version_1_journal,
     fits,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from formats.broker_records.wiring import Queue
-from store.build.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
-from store.build.version_1_build import Version1Build, highest_kept_rid
+from store.builders.store_build import BuildWatcher, BuiltQueue, JournalSource, QueueToBuild
+from store.builders.version_1_build import Version1Build, highest_kept_rid
 from store.catalogue.wiring import Wiring
 from store.damage import Damage
 from store.environment import Environment, tool_environment

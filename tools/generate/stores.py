@@ -18,8 +18,8 @@ from formats.broker_records.wiring import Binding, Exchange, Queue, encode_bindi
 from formats.catalogue import BindingEntry, ExchangeEntry, Kind, QueueEntry
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME
-from store.build.version_1_catalogue import encode_databases, write_databases
-from store.build.version_1_journal import journal_path, version_1_info
+from store.builders.version_1_catalogue import encode_databases, write_databases
+from store.builders.version_1_journal import journal_path, version_1_info
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.store_directory import StoreDirectory
 from store.environment import Environment, tool_environment

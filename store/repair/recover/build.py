@@ -24,9 +24,9 @@ from uuid import UUID
 
 import store.outage as outage
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link
-from store.build.store_build import BuiltQueue, QueueToBuild, StoreBuild
-from store.build.version_1_build import Version1Build, highest_kept_rid
-from store.build.version_1_journal import JournalPlaces
+from store.builders.store_build import BuiltQueue, QueueToBuild, StoreBuild
+from store.builders.version_1_build import Version1Build, highest_kept_rid
+from store.builders.version_1_journal import JournalPlaces
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from store.damage import Damage

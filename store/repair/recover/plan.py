@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from formats.rhm.geometry import PAGE_SIZE, Geometry
-from store.build.store_build import JournalSource, QueueToBuild
+from store.builders.store_build import JournalSource, QueueToBuild
 from store.catalogue.wiring import LOST_AND_FOUND, Wiring
 from store.damage import Damage
 from store.damage_effects import Effect

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from formats.broker_records.wiring import Binding, encode_binding
 from formats.wording import plural
-from store.build.store_build import BuiltQueue
+from store.builders.store_build import BuiltQueue
 from store.errors import StoreError
 from store.inspect.offline import OfflineStore, RecoveredStore
 from store.journal.recovery import Outcome

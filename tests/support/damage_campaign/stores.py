@@ -25,7 +25,7 @@ from formats.broker_records.messages import encode_message
 from formats.broker_records.wiring import Binding, Exchange, GeneralObject, Queue
 from formats.broker_records.xids import encode_dtx_xid
 from formats.values import typed_map
-from store.build.version_1_catalogue import encode_databases
+from store.builders.version_1_catalogue import encode_databases
 from store.environment import Environment, tool_environment
 from store.live.transactions import Dequeue, Enqueue
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener

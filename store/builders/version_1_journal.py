@@ -25,12 +25,12 @@ from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, 
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import Kind, RecordHeader
 from formats.wording import plural, printable
+from store.builders.journal_build import JournalTooSmallError
 from store.environment import Environment
 from store.errors import StoreError
 from store.journal.write.storage import JournalStorage, create_journal, remove_journal
 from store.journal.write.version_1_ring import Version1Ring
 from store.journal.write.version_1_writer import reserve_blocks
-from store.build.journal_build import JournalTooSmallError
 from store.recovery.journal_content import JournalContent, described
 
 _HASH_DIRECTORIES: Final = 29

@@ -22,12 +22,12 @@ from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROU
 from formats.rhm.jinf import JournalInfo
 from formats.rhm.records import TAIL, Kind
 from formats.wording import printable
+from store.builders.journal_build import JournalTooSmallError
 from store.environment import Environment
 from store.journal.write.flushes import FlushQueue
 from store.journal.write.step import Step
 from store.journal.write.storage import JournalStorage, create_journal
 from store.journal.write.write_batch import Identity, WriteBatch
-from store.build.journal_build import JournalTooSmallError
 from store.recovery.journal_content import FLUSH_BYTES, described
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)

@@ -24,14 +24,10 @@ from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObje
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.wording import printable
-from store.environment import Environment
-from store.recovery.journal_content import JournalContent, content_at_most
-from store.parameters import StoreParameters
-from store.build.queue_copy import LeftOut, QueueCopy
-from store.live.queue_journal import TPL_NAME
-from store.build.store_build import BuildWatcher, BuiltQueue, JournalSource, PrepareRecords, QueueToBuild
-from store.build.version_1_catalogue import encode_databases, write_databases
-from store.build.version_1_journal import (
+from store.builders.queue_copy import LeftOut, QueueCopy
+from store.builders.store_build import BuildWatcher, BuiltQueue, JournalSource, PrepareRecords, QueueToBuild
+from store.builders.version_1_catalogue import encode_databases, write_databases
+from store.builders.version_1_journal import (
     JournalPlaces,
     build_version_1_journal,
     fits,
@@ -39,6 +35,10 @@ from store.build.version_1_journal import (
     version_1_info,
     why_misread,
 )
+from store.environment import Environment
+from store.live.queue_journal import TPL_NAME
+from store.parameters import StoreParameters
+from store.recovery.journal_content import JournalContent, content_at_most
 
 _PAST: Final = 1 << 63  # from here on a record id counts as older than 1
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from formats.rhm.errors import RhmError
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header, decode_record
+from store.builders.journal_build import JournalBuild, build_journal
 from store.environment import Environment
 from store.journal.journal import Journal
-from store.journal.ring.order import RingFile
 from store.journal.recovery import JournalRecovery
+from store.journal.ring.order import RingFile
 from store.journal.transaction_map import Operation, Transaction
-from store.build.journal_build import JournalBuild, build_journal
 from store.recovery.journal_content import content_of
 from store.recovery.prepared import DISTRIBUTED
 

@@ -25,9 +25,16 @@ from store.errors import StoreError
 from store.journal.write.step import JournalBusyError, JournalError, JournalFullError
 from store.journal.write.storage import create_journal, remove_journal
 from store.journal.write.writer_state import new_state
-from store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry, next_larger, too_much
-from store.sync.driver import sync_all
 from store.live.taking_up import take_up
+from store.recovery.journal_content import (
+    FLUSH_BYTES,
+    JournalContent,
+    described,
+    fitting_geometry,
+    next_larger,
+    too_much,
+)
+from store.sync.driver import sync_all
 
 _MOST_WAITS: Final = 1000  # for room, of one record; each makes a turn of compaction or a part of one
 

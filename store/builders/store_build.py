@@ -30,22 +30,22 @@ from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, Q
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from store.background import InlineBackground
+from store.builders.journal_build import build_fitting
+from store.builders.journal_bulk import BulkBuild
+from store.builders.queue_copy import CopyTarget, NewRecordIds, QueueCopy
 from store.catalogue.catalogue import Catalogue
+from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
 from store.environment import Environment
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
 from store.journal.write.storage import remove_journal
-from store.build.journal_build import build_fitting
-from store.build.journal_bulk import BulkBuild
-from store.recovery.journal_content import JournalContent, content_at_most
-from store.parameters import StoreParameters
-from store.recovery.prepared import DISTRIBUTED
-from store.build.queue_copy import CopyTarget, NewRecordIds, QueueCopy
 from store.live.queue_journal import TPL_NAME
 from store.live.rids import RecordIds
-from store.catalogue.store_directory import StoreDirectory
 from store.live.taking_up import journal_info
+from store.parameters import StoreParameters
+from store.recovery.journal_content import JournalContent, content_at_most
+from store.recovery.prepared import DISTRIBUTED
 
 
 class PrepareRecords:
