@@ -91,8 +91,3 @@ def plain_typed_value(typed: TypedValue) -> Plain:
 def plain_map(table: TypedMap) -> dict[str, Plain]:
     """The names and plain values of a field table."""
     return {name: plain_typed_value(typed) for name, typed in table.entries}
-
-
-def map_types(table: TypedMap) -> dict[str, str]:
-    """The names of a field table, each with the name of its value's type."""
-    return {name: typed.type.name for name, typed in table.entries}

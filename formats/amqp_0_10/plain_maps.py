@@ -141,21 +141,6 @@ def read_typed_plain_map(buffer: bytes, offset: int, depth: int) -> tuple[dict[s
     return values, types, end
 
 
-def decode_plain_map(buffer: bytes) -> tuple[dict[str, Plain], dict[str, str]]:
-    """The field table that `buffer` holds, as plain values and as type names, each by name.
-
-    Raises:
-        Amqp010Error: the bytes are not one whole field table.
-    """
-    try:
-        values, types, end = read_typed_plain_map(buffer, 0, 1)
-    except (IndexError, struct.error):
-        raise Amqp010Error("a map ends within a value", len(buffer)) from None
-    if end != len(buffer):
-        raise Amqp010Error("the map's size is not that of the bytes", min(end, len(buffer)))
-    return values, types
-
-
 def _read_map(buffer: bytes, offset: int, depth: int) -> tuple[Plain, int]:
     _check_depth(offset, depth)
     values, _, end = read_typed_plain_map(buffer, offset, depth + 1)

@@ -128,7 +128,7 @@ class TestExclusive:
             ):
                 await refused(ResourceLockedError, asked, "exclusive to another session")
             assert stage.bindings() == {("amq.direct", "q", "k")}
-            assert wiring.query_queue("q") is queue
+            assert stage.broker.queues["q"] is queue
             assert await wiring.declare_queue("q", passive=True, caller=other) is queue, "whoever asks is told"
             assert wiring.bound("amq.direct", "q", "k") == BoundReply()
 
@@ -446,17 +446,6 @@ class TestBindings:
 
 
 class TestQuestions:
-    def test_by_name(self, play: Play) -> None:
-        async def scene(stage: Wired) -> None:
-            wiring = stage.wiring
-            queue = await wiring.declare_queue("q")
-            assert wiring.query_queue("q") is queue
-            assert wiring.query_queue("none") is wiring.query_queue("") is wiring.query_exchange("none") is None
-            assert wiring.query_exchange("") is stage.broker.exchanges[""]
-            assert wiring.query_exchange("amq.topic") is stage.broker.exchanges["amq.topic"]
-
-        play(scene)
-
     def test_bound(self, play: Play) -> None:
         async def scene(stage: Wired) -> None:
             wiring = stage.wiring

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from formats.amqp_0_10.errors import Amqp010Error
 from formats.amqp_0_10.maps import MAX_DEPTH, decode_map, encode_map, encode_value, read_value
-from formats.amqp_0_10.plain_maps import decode_plain_map
 from formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, code_of, wire_type_of
-from formats.plain import map_types, plain_bytes, plain_map, plain_typed_value
+from formats.plain import plain_bytes, plain_map, plain_typed_value
 from formats.values import EMPTY_MAP, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
+from tests.formats.plain_tables import decode_plain_map, map_types
 from tests.support.coded import coded, coded_array
 
 # name, code, width (fixed) or width of the size prefix (variable), as the specification's XML has them

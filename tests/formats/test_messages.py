@@ -16,8 +16,9 @@ from formats.broker_records.amqp_1_0_messages import MAX_DECODED_SECTION
 from formats.broker_records.errors import BrokerRecordError
 from formats.broker_records.message_header import MessageHeader, UnknownStruct
 from formats.broker_records.messages import decode_message_header, encode_message, header_size
-from formats.plain import map_types, plain_map
+from formats.plain import plain_map
 from formats.values import typed_map
+from tests.formats.plain_tables import map_types
 
 METHOD = bytes.fromhex("0b01001d0001000100000000 0401010101000a".replace(" ", "")) + b"amq.direct"
 HEADER_FRAME = bytes.fromhex("0302004e0001000100000000")

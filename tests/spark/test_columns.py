@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.spark.columns import TABLES, TYPES, OptionError, documentation, schema_text, table_columns
+from tools.spark.columns import TABLES, TYPES, OptionError, schema_text, table_columns
 
 
 def test_each_column_of_a_table_has_its_own_name_a_type_and_a_meaning() -> None:
@@ -33,9 +33,3 @@ def test_what_is_not_there_is_an_error_of_one_line(table: str, chosen: str | Non
     with pytest.raises(OptionError, match=what) as raised:
         table_columns(table, chosen)
     assert "\n" not in str(raised.value)
-
-
-def test_the_documentation_has_a_line_for_each_column() -> None:
-    lines = documentation("records").splitlines()
-    assert len(lines) == 2 + len(TABLES["records"])
-    assert all(line.startswith(("| ", "|---")) for line in lines)

@@ -26,7 +26,7 @@ from store.disk import OsDisk
 from store.journal.directory import open_journal
 from store.journal.journal import Journal
 from store.journal.recovery import JournalRecovery
-from store.journal.write.step import JournalError, JournalFailedError, JournalFullError, JournalWriter
+from store.journal.write.step import JournalError, JournalFailedError, JournalFullError
 from store.journal.write.version_1_writer import (
     OpenTransaction,
     Version1State,
@@ -102,7 +102,7 @@ def test_a_crash_after_any_sector_of_a_flush(laps: int) -> None:
 # ---- single rules ----
 
 
-def drain(writer: JournalWriter, images: list[bytearray]) -> None:
+def drain(writer: Version1Writer, images: list[bytearray]) -> None:
     while (step := writer.next_flush()) is not None:
         apply(images, step)
         writer.flushed()
@@ -275,11 +275,6 @@ def test_the_reserve() -> None:
     assert reserve_blocks(Geometry(4, 512 * 128)) == 512
     assert reserve_blocks(Geometry(8, 3072 * 512)) == 19661
     assert reserve_blocks(Geometry(5, 512)) == 4
-
-
-def test_it_is_a_journal_writer() -> None:
-    writer: JournalWriter = make(Geometry(4, 1024))[0]
-    assert writer.next_flush() is None
 
 
 # ---- taking up ----

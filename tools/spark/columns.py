@@ -179,10 +179,3 @@ def table_columns(table: str, chosen: str | None = None) -> tuple[Column, ...]:
 def schema_text(columns: tuple[Column, ...]) -> str:
     """The schema of some columns, as Spark reads it."""
     return ", ".join(f"`{column.name}` {TYPES[column.type]}" for column in columns)
-
-
-def documentation(table: str) -> str:
-    """A table's columns as a Markdown table."""
-    lines = ["| column | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{column.name}` | `{TYPES[column.type]}` | {column.doc} |" for column in TABLES[table]]
-    return "\n".join(lines)

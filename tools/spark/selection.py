@@ -17,7 +17,6 @@ import orjson
 
 from tools.spark.columns import OptionError
 
-LOWEST: Final = -(1 << 63)
 HIGHEST: Final = (1 << 63) - 1
 #: Types that rows may have.
 ROW_TYPES: Final = ("enqueue", "dequeue", "commit", "abort", "filler", "damage")

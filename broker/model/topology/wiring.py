@@ -454,14 +454,6 @@ class Wiring:
 
     # ---- questions ----
 
-    def query_queue(self, name: str) -> Queue | None:
-        """The queue of this name, if there is one. Anybody may ask."""
-        return self._queues.get(name)
-
-    def query_exchange(self, name: str) -> Exchange | None:
-        """The exchange of this name, if there is one; the default exchange for an empty name."""
-        return self._exchanges.get(name)
-
     def bound(
         self, exchange_name: str, queue_name: str = "", key: str | None = None, arguments: TypedMap | None = None
     ) -> BoundReply:

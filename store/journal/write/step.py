@@ -8,7 +8,7 @@ One step is under way at a time. A flush is one step, or several where it enters
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from formats.rhm.geometry import MAX_FILES
 
@@ -37,19 +37,6 @@ class Step(NamedTuple):
 
     writes: Sequence[Write]
     files: tuple[int, ...]
-
-
-class JournalWriter(Protocol):
-    """What the writers of both versions have in common."""
-
-    def next_flush(self) -> Step | None:
-        """The next step; None if nothing waits to be written, or a step is under way."""
-
-    def flushed(self) -> None:
-        """All of the step is written and synced."""
-
-    def failed(self, error: OSError) -> None:
-        """A write or a sync of the step failed: nothing may be assumed about what reached the disk."""
 
 
 class JournalError(Exception):

@@ -1,0 +1,160 @@
+"""No dead code in the rooms: modules that nobody imports, and functions, methods and constants that nobody names.
+
+A name counts as used if the rooms or README.md have it anywhere but where it is defined; tests do not count. What a
+library calls by its name (a protocol's `data_received`) is found by its base class.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.test_house import MODULES, ROOT
+
+PUBLIC_MODULES: Final = {"broker/client/aio.py", "store/live/snapshot_copy.py"}
+"""Nothing in the rooms imports them: programs do."""
+
+TABLES: Final = ("formats/amqp_0_10/codes.py", "formats/amqp_0_10/structs.py", "formats/amqp_0_10/frames.py")
+"""These have all that the specification has, used or not; tests hold them against it."""
+
+AHEAD: Final = {
+    "store/live/figures.py": "the store's classes of the management schema",
+    "Transactions.commit_prepared": "the transaction manager's decision: what recovery leaves in doubt",
+    "Transactions.abort_prepared": "as commit_prepared",
+    "StoreTransactions.commit_prepared": "as above, seen from the broker",
+    "StoreTransactions.abort_prepared": "as above, seen from the broker",
+    "StoreOf.failed_error": "told in the interface, so that a caller can catch it",
+    "Snapshot.overtaken": "for those who follow a snapshot",
+}
+"""Parts of the store's public interface that a program besides the broker uses."""
+
+TREES: Final = {path: ast.parse((ROOT / path).read_text()) for path in MODULES}
+README: Final = (ROOT / "README.md").read_text()
+
+
+def names_used(trees: dict[Path, ast.Module]) -> Counter[str]:
+    """How often each name is read, called, imported from elsewhere as an attribute, or given as a text."""
+    used: Counter[str] = Counter()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+                used[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                used[node.attr] += 1
+            elif isinstance(node, ast.keyword) and node.arg:
+                used[node.arg] += 1
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                used[node.value] += 1
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.decorator_list:
+                used[node.name] += any("command" in ast.unparse(each) for each in node.decorator_list)
+    return used
+
+
+def entry_points() -> set[tuple[str, str]]:
+    """Modules and names with which commands and plug-ins begin."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = (project["scripts"], *project["entry-points"].values())
+    return {(module, name) for group in groups for module, _, name in (each.partition(":") for each in group.values())}
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """What a module defines at its top and in its classes: how it is told (`Class.method`), and its name."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.name
+        if isinstance(node, ast.ClassDef):
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield f"{node.name}.{member.name}", member.name
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from ((target.id, target.id) for target in targets if isinstance(target, ast.Name))
+
+
+def is_told(name: str) -> bool:
+    """Whether README.md tells of it, as code."""
+    return re.search(rf"`[^`\n]*\b{name}\b|^(?!#).*\b{name}\(", README, re.MULTILINE) is not None
+
+
+def dotted(path: Path) -> str:
+    """A module's name."""
+    return ".".join(path.with_suffix("").parts)
+
+
+def is_called_by_base(path: Path, told: str) -> bool:
+    """Whether a method overrides one of a base class."""
+    owner, _, method = told.partition(".")
+    if not method:
+        return False
+    kind = getattr(importlib.import_module(dotted(path)), owner)
+    return any(hasattr(base, method) for base in kind.__mro__[1:])
+
+
+def dead_names(trees: dict[Path, ast.Module]) -> list[str]:
+    """What nobody names, as `file: name`."""
+    used = names_used(trees)
+    begun = {name for _, name in entry_points()}
+    found = []
+    for path, tree in trees.items():
+        if str(path) in TABLES or str(path) in AHEAD:
+            continue
+        for told, name in definitions(tree):
+            is_special = name.startswith("__") and name.endswith("__")
+            if (
+                used[name]
+                or name in begun
+                or is_special
+                or told in AHEAD
+                or is_told(name)
+                or is_called_by_base(path, told)
+            ):
+                continue
+            found.append(f"{path}: {told}")
+    return found
+
+
+def dead_modules(trees: dict[Path, ast.Module]) -> list[str]:
+    """Modules that nobody imports and that no command or plug-in begins with."""
+    seen = {module for module, _ in entry_points()}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                seen.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                seen.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    kept = {*PUBLIC_MODULES, *AHEAD}
+    return [
+        str(path) for path in trees if path.name != "__init__.py" and dotted(path) not in seen and str(path) not in kept
+    ]
+
+
+def test_no_dead_modules() -> None:
+    assert dead_modules(TREES) == []
+
+
+def test_no_dead_names() -> None:
+    assert dead_names(TREES) == []
+
+
+def test_exceptions_are_needed() -> None:
+    files = {str(path) for path in MODULES}
+    told = {told for tree in TREES.values() for told, _ in definitions(tree)}
+    assert {*PUBLIC_MODULES, *TABLES} <= files
+    assert set(AHEAD) <= files | told
+
+
+def test_the_check_itself_finds_dead_names() -> None:
+    source = "LIMIT = 1\nB = 2\ndef f():\n    f.name = 1\ndef g():\n    return B\nclass FormatError(Exception):\n"
+    source += "    def h(self):\n        pass\n    def with_traceback(self, _):\n        pass\nFormatError(), g()"
+    path = Path("formats/errors.py")
+    assert dead_names({path: ast.parse(source)}) == [f"{path}: {name}" for name in ("LIMIT", "FormatError.h")]
+
+
+def test_the_check_itself_finds_dead_modules() -> None:
+    trees = {Path("formats/a.py"): ast.parse("import formats.b"), Path("formats/b.py"): ast.parse("X = 1")}
+    assert dead_modules(trees) == ["formats/a.py"]
