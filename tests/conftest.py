@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         more = settings(given, max_examples=given.max_examples * times, database=None)
         function._hypothesis_internal_use_settings = more
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-    random.shuffle(chosen)
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")  # which workers of one run share: they need the same order
+    random.Random(run).shuffle(chosen)
     items[:] = chosen
 
 
