@@ -24,6 +24,10 @@ from tests.support.fixtures import (
     unpack,
 )
 
+# How long an example takes says nothing on a busy machine: a test that hangs is ended by CI.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
+
 # A shell starts jobs in the background with SIGINT ignored, and so would be the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

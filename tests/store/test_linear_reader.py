@@ -190,6 +190,29 @@ def test_records_in_a_body_are_never_taken_for_records() -> None:
     assert [entry.rid for entry in recovery.damage] == [outer.header.rid ^ 1]
 
 
+def test_a_damaged_length_hides_no_record() -> None:
+    """The record claims to reach into the fillers before record 3: record 2 is there all the same."""
+    builder, records = some_records()
+    flip(builder, records[0].position + 33, 3)
+    _, recovery, _ = read(builder)
+    assert rids(recovery) == [2, 3, 4]
+    assert [entry.rid for entry in recovery.damage] == [1]
+
+
+def test_a_copy_of_the_journal_in_a_body_is_never_taken_for_records() -> None:
+    """With the file's own serial, and that message's own record is damaged."""
+    builder = LinearBuilder("q")
+    for rid in range(1, 6):
+        builder.enqueue(rid, b"%d" % rid)
+    copy = builder.files()[0][4096 : 4096 + 640]
+    outer = builder.enqueue(6, bytes(128 - 40) + copy)
+    builder.enqueue(7, b"last")
+    flip(builder, outer.position + 16, 6)
+    _, recovery, _ = read(builder)
+    assert rids(recovery) == [1, 2, 3, 4, 5, 7]
+    assert len(recovery.damage) == 1
+
+
 def test_dequeues_of_what_is_not_there() -> None:
     builder = LinearBuilder("q")
     builder.enqueue(5, b"m")

@@ -188,6 +188,24 @@ class LinearRecords(JournalRecords):
 
     # ---- breaks ----
 
+    def after_break(self, place: int, likely: int | None) -> int | None:
+        """The first good record after what broke the chain at `place`.
+
+        Of the records of this file that lie within the broken one, as long as that says it is, those that are newer
+        than the last good one are no part of its body: its length is wrong. A body may hold a copy of this very file,
+        but one from before it was written.
+        """
+        found = self.search(place)
+        if found is None or likely is None or found >= likely or self._is_newer(found):
+            return found
+        return super().after_break(place, likely)
+
+    def _is_newer(self, place: int) -> bool:
+        """Whether the record at `place` was written after the last one that was taken: ids only grow."""
+        last = self._header(self._last_place) if self._last_place >= 0 else None
+        header = self._header(place)
+        return last is None or (header is not None and header.rid > last.rid)
+
     def search(self, place: int, end: int | None = None) -> int | None:
         """The first good record at or after `place`. Only the file's own serial makes a candidate worth checking."""
         for candidate in self._candidates(place, end):
