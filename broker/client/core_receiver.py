@@ -176,7 +176,7 @@ class ReceiverCore:
             return None
         message = self.incoming.popleft()
         wire, number = self.session.wire, message.delivery.number
-        wire.release([[number, number]])
+        wire.ledger.release([[number, number]])
         if self.is_accepting:
             self.session.unaccepted[number] = self
         self._credit = 0
@@ -236,7 +236,7 @@ class ReceiverCore:
         """Take the messages that wait out of here; their numbers. They count as completed."""
         numbers = [message.delivery.number for message in self.incoming]
         self.incoming.clear()
-        self.session.wire.release([[number, number] for number in numbers])
+        self.session.wire.ledger.release([[number, number] for number in numbers])
         return numbers
 
     # ---- closing ----

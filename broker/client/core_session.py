@@ -93,7 +93,7 @@ class SessionCore:
         """See `SessionOwner`."""
         receiver = self.receivers.get(destination)
         if receiver is None:  # it was closed; the broker did not know yet
-            self.wire.release([[number, number]])
+            self.wire.ledger.release([[number, number]])
             self.wire.send("message.release", transfers=((number, number),))
             return
         receiver.incoming.append(Message.received(header, body, Delivery(receiver, self.wire, number)))

@@ -21,9 +21,10 @@ from broker.client.errors import (
     SessionError,
 )
 from broker.client.options import ConnectionOptions
+from broker.model.completion import Done
 from broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
 from broker.protocols.amqp_0_10.connection import Phase
-from broker.protocols.amqp_0_10.sequence import Completed, unwrap
+from broker.protocols.amqp_0_10.sequence import unwrap
 from broker.protocols.amqp_0_10.session import State, detach_reason
 from broker.security.mechanisms import ANONYMOUS, PLAIN, ClientMechanism, choose_mechanism
 from formats.amqp_0_10.codes import ErrorCode
@@ -56,7 +57,7 @@ class WireSession(ClientSession):
     def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: SessionOwner) -> None:
         super().__init__(name, channel, connection)
         self._owner = owner
-        self.done = Completed()
+        self.done = Done()
         self.results: dict[int, Mapping[str, Any]] = {}
         self.failure: MessagingError | None = None
 
@@ -82,7 +83,7 @@ class WireSession(ClientSession):
         if number < 0:
             return
         if payload[:2] == _TRANSFER:
-            self.hold(number)
+            self.ledger.hold(number)
             self._owner.on_transfer(number, _destination(payload), header or b"", body or b"")
             return
         command, _, values = decode_command(payload)

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.log.logs import log_of
+from broker.model.completion import Runs
 from broker.model.errors import ModelError
 from broker.model.memory import MemoryCeiling
 
@@ -32,15 +33,15 @@ _LOG: Final = log_of("Broker")
 
 
 class Worker(Protocol):
-    """A session, as a turn sees it: it has received commands."""
+    """A session, as a turn sees it: it has received commands, and has a `CompletionLedger` for them."""
 
-    def settle(self) -> list[list[int]]:
-        """All its commands but those that wait for the disk are completed. Returns the runs of those that wait."""
+    def settle(self) -> Runs:
+        """All its commands but those that wait are completed. Returns the runs of those that wait for the disk."""
 
-    def release(self, runs: list[list[int]]) -> None:
+    def release(self, runs: Runs) -> None:
         """What these waited for is on the disk."""
 
-    def fail(self, runs: list[list[int]], error: Exception) -> None:
+    def fail(self, runs: Runs, error: Exception) -> None:
         """It never will be."""
 
     def tell_completed(self) -> None:
@@ -64,7 +65,7 @@ class _Batch:
         turn: Turn,
         store: Store,
         barriers: list[tuple[Queue, Barrier]],
-        workers: list[tuple[Worker, list[list[int]]]],
+        workers: list[tuple[Worker, Runs]],
         later: list[Callable[[Exception | None], None]],
     ) -> None:
         self._turn, self._store = turn, store

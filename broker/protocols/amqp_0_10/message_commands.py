@@ -59,7 +59,7 @@ def _accept(session: ServerSession, number: int, values: _Values) -> None:
         return
     settled = accept(_acquired(session.deliveries.settle(values["transfers"], session.sent)))
     if settled is Settled.SYNCED:
-        session.hold(number)
+        session.ledger.hold(number)
 
 
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
@@ -71,9 +71,9 @@ def _reject(session: ServerSession, number: int, values: _Values) -> None:
 
     settled = reject(session.broker, _acquired(_take_back(session, values)), done)
     if settled is Settled.SYNCED:
-        session.hold(number)
+        session.ledger.hold(number)
     elif settled is Settled.LATER:
-        session.postpone(number)
+        session.ledger.postpone(number)
 
 
 def _release(session: ServerSession, _number: int, values: _Values) -> None:
@@ -174,7 +174,7 @@ def _resume(session: ServerSession, number: int, values: _Values) -> None:
 def _purge(session: ServerSession, number: int, values: _Values) -> None:
     _, settled = purge(session.broker, session, session.find_queue(values["queue"]))
     if settled is Settled.SYNCED:
-        session.hold(number)
+        session.ledger.hold(number)
 
 
 #: Command -> what it does.

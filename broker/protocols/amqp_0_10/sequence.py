@@ -3,25 +3,23 @@
 On the wire a command number is a u32 that wraps. Here it is a plain int that never does: whoever reads one says near
 which number it must be (`unwrap`), and whoever writes one cuts it to 32 bits (`wrap`).
 
-`Completed` is what a receiver tells its peer: nearly always all commands below some number, so that is what it keeps,
-and apart from it the few ranges above.
+What is completed is kept by the model (`broker.model.completion`); `Completed` is what a receiver tells its peer of it.
 
 Source: AMQP 0-10, session.commands (sequence-set), RFC 1982.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import Final, TypeAlias
+
+from broker.model.completion import Done
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, both included
 
 _BITS: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
 _ASK_AFTER: Final = 0x10000  # commands that are completed, before the peer is asked to say that it knows
-_first, _last = itemgetter(0), itemgetter(1)
 
 
 def unwrap(number: int, near: int) -> int:
@@ -67,46 +65,35 @@ def wrap(number: int) -> int:
 
 
 class Completed:
-    """The commands that are completed.
+    """What a receiver tells its peer of the commands that are completed: those that the peer does not know of.
+
+    Args:
+        done: the commands that are completed.
 
     Attributes:
-        below: all commands below this number are completed.
         known: the peer knows of all below this number.
     """
 
-    __slots__ = ("_beyond", "below", "known")
+    __slots__ = ("_done", "known")
 
-    def __init__(self, below: int = 0) -> None:
-        self.below = self.known = below
-        self._beyond: list[tuple[int, int]] = []
-
-    def add(self, first: int, last: int) -> None:
-        """Commands `first` to `last` are completed."""
-        if first <= self.below and not self._beyond:
-            self.below = max(self.below, last + 1)
-            return
-        beyond = self._beyond
-        begin = bisect_left(beyond, first - 1, key=_last)  # from here on they touch it, up to `end`
-        end = bisect_right(beyond, last + 1, lo=begin, key=_first)
-        if begin < end:
-            first, last = min(first, beyond[begin][0]), max(last, beyond[end - 1][1])
-        beyond[begin:end] = [(first, last)]
-        if beyond[0][0] <= self.below:
-            self.below = max(self.below, beyond.pop(0)[1] + 1)
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self.known = done.below
 
     def peer_knows(self, ranges: Iterable[tuple[int, int]]) -> None:
         """The peer has said what it knows to be completed: that need not be told again."""
         for first, last in ranges:
             if first <= self.known:
-                self.known = max(self.known, min(last + 1, self.below))
+                self.known = max(self.known, min(last + 1, self._done.below))
 
     def ranges(self) -> list[tuple[int, int]]:
         """What there is to tell the peer."""
-        known = max(self.known, self.below - _HALF + 1)  # more in one range could not be told from less
-        told = [(known, self.below - 1)] if self.below > known else []
-        return told + self._beyond
+        done = self._done
+        known = max(self.known, done.below - _HALF + 1)  # more in one range could not be told from less
+        told = [(known, done.below - 1)] if done.below > known else []
+        return told + done.beyond
 
     @property
     def wants_reply(self) -> bool:
         """Whether the peer should say what it knows, so that there is less to tell."""
-        return bool(self._beyond) or self.below - self.known > _ASK_AFTER
+        return bool(self._done.beyond) or self._done.below - self.known > _ASK_AFTER

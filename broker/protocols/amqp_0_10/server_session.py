@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.log.logs import log_of
 from broker.model.authorization import Action, ObjectType
+from broker.model.completion import Runs
 from broker.model.content import Content
 from broker.model.errors import (
     IllegalArgumentError,
@@ -204,15 +205,16 @@ class ServerSession(StreamingSession):
 
     def run(self, number: int, payload: bytes, work: Coroutine[Any, Any, None]) -> None:
         """Do what takes time, with the connection stopped; the command is completed when it is done."""
-        self.postpone(number)
+        self.ledger.postpone(number)
         connection = self.connection
         connection.pause()
         self._stopped.append(connection)
 
         def done(error: ModelError | None) -> None:
-            if error is not None and not self.is_failed:
+            if error is None:
+                self.completed_later(number)
+            else:
                 self.fail_command(number, payload, error)
-            self.completed_later(number)
             stopped, self._stopped = self._stopped, []
             for each in stopped:  # others may have taken the session over meanwhile, one from another
                 each.resume()
@@ -221,7 +223,7 @@ class ServerSession(StreamingSession):
 
     def completed_later(self, number: int) -> None:
         """A command that was postponed is done."""
-        self.release([[number, number]])
+        self.ledger.release([[number, number]])
         self._turn.workers[self] = None
         self._turn.schedule()
 
@@ -258,14 +260,14 @@ class ServerSession(StreamingSession):
         if self.transaction is not None:
             self.transaction.publish(message, exchange)
         elif broker.publish(message, exchange):
-            self.hold(number)
+            self.ledger.hold(number)
 
     def _transfer_immediate(self, number: int, message: TransferMessage, exchange: Exchange) -> None:
         queues = self.broker.route_immediate(message, exchange)
         if self.transaction is not None:
             self.transaction.publish_to(message, exchange, queues)
         elif self.broker.publish_to(message, exchange, queues):
-            self.hold(number)
+            self.ledger.hold(number)
 
     def _read_destination(self, payload: bytes) -> str:
         _, _, values = decode_command(payload)
@@ -358,7 +360,7 @@ class ServerSession(StreamingSession):
         """
         self._flushes.append((number, subscription))
         if self._go_on_flushing():
-            self.postpone(number)
+            self.ledger.postpone(number)
 
     def _go_on_flushing(self) -> bool:
         """Send for all subscriptions that are being flushed. Whether the last one has to go on later."""
@@ -384,7 +386,7 @@ class ServerSession(StreamingSession):
     # ---- execution ----
 
     def _sync(self, number: int, _values: dict[str, Any]) -> None:
-        self.hold_for_sync(number)
+        self.ledger.hold_for_all_before(number)
 
     def _nothing(self, _number: int, _values: dict[str, Any]) -> None:
         """Results and exceptions of commands that the broker has sent: it sends none that could have any."""
@@ -399,12 +401,16 @@ class ServerSession(StreamingSession):
     def _tell_completed(self) -> None:
         completed = self.completed
         ranges = completed.ranges()
-        told = (completed.below, len(ranges))
+        told = (self.ledger.done.below, len(ranges))
         if ranges and (told != self._told or len(ranges) > 1):
             self._told = told
             self.send_completed()
 
-    def fail(self, runs: list[list[int]], error: Exception) -> None:
+    def release(self, runs: Runs) -> None:
+        """What was written for these commands is on the disk."""
+        self.ledger.release(runs)
+
+    def fail(self, runs: Runs, error: Exception) -> None:
         """What was written for these commands will never be on the disk."""
         model_error = error if isinstance(error, ModelError) else InternalError(str(error))
         self.fail_command(runs[0][0] if runs else self.received, b"", model_error)
@@ -422,7 +428,7 @@ class ServerSession(StreamingSession):
         self.is_failed = True
         if self.transport is not None and self.state is State.ATTACHED:
             if number is not None:
-                self.postpone(number)
+                self.ledger.postpone(number)
             self.settle()
             self._tell_completed()
             self.send(

@@ -6,8 +6,8 @@ be, when it is asked to, so that they need not be told again (`known-completed`)
 
     states      ATTACHING (attach sent) -> ATTACHED -> DETACHING (detach sent) -> DETACHED
     sending     `send` numbers a command; as long as the session may be resumed it is kept until the peer completes it
-    receiving   `received` is the number of the next command. A command is completed when it is done, unless it is held
-                (`hold`): then when whoever holds it says so (`release`). execution.sync waits for all before it.
+    receiving   `received` is the number of the next command. Which commands are completed, and which wait for the disk
+                or for all before them, is kept by the model's `CompletionLedger`
     resuming    who attaches again says with command-point where its stream goes on; both replay what was not completed;
                 a command whose number was seen before is passed over
 
@@ -19,12 +19,12 @@ Source: AMQP 0-10, session and execution.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final, Protocol
 
+from broker.model.completion import CompletionLedger, Runs
 from broker.model.content import Buffer, Content
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.large_frames import content_frames, is_large
@@ -93,29 +93,26 @@ class Session:
         state: where it is.
         sent: number of the next command that is sent.
         received: number of the next command that comes.
-        completed: which of the commands received are completed.
+        ledger: which of the commands received are completed, and which wait.
+        completed: what the peer is told of it.
         timeout: seconds that it outlives its connection by, as agreed; 0 for not at all.
         is_resumable: whether what was sent is kept for a resumption.
     """
 
     __slots__ = (
-        "_has_forgotten", "_has_point", "_held", "_is_known", "_postponed", "_replay", "_seen",
-        "_settled", "_syncs", "channel", "completed", "is_resumable", "name", "received", "sent", "state", "timeout",
-        "transport",
+        "_has_forgotten", "_has_point", "_is_known", "_replay", "_seen", "channel", "completed", "is_resumable",
+        "ledger", "name", "received", "sent", "state", "timeout", "transport",
     )  # fmt: skip
 
     def __init__(self, name: bytes, channel: int, transport: Transport | None) -> None:
         self.name, self.channel, self.transport = name, channel, transport
         self.state = State.ATTACHING
         self.sent = self.received = 0
-        self.completed = Completed()
+        self.ledger = CompletionLedger()
+        self.completed = Completed(self.ledger.done)
         self.timeout = 0
         self.is_resumable = False
-        self._settled = 0  # all received below are completed or held
         self._seen = 0  # all below had come before the peer began to send again
-        self._held: list[list[int]] = []  # runs of commands that are held since then, in order
-        self._postponed: list[int] = []
-        self._syncs: deque[int] = deque()
         self._replay = Replay()
         self._has_point = False  # whether the peer has said where its stream begins, or goes on
         self._is_known = False  # whether it has ever said so
@@ -185,71 +182,9 @@ class Session:
         self.received = number + 1
         return -1 if number < self._seen else number
 
-    def hold(self, number: int) -> None:
-        """The command is not completed before `release`; to be said before any later command is begun."""
-        held = self._held
-        if held and held[-1][1] == number - 1:
-            held[-1][1] = number
-        else:
-            held.append([number, number])
-
-    def postpone(self, number: int) -> None:
-        """As `hold`, but `settle` does not return it: whoever postpones it calls `release` himself."""
-        self._postponed.append(number)
-
-    def settle(self) -> list[list[int]]:
-        """All commands that have come, but for those that are held, are completed. Returns the runs that are held."""
-        received = max(self.received, self._seen)
-        if received <= self._settled:
-            return []
-        held, self._held = self._held, []
-        at = self._settled
-        waiting = held
-        if self._postponed:
-            waiting = sorted(held + [[number, number] for number in self._postponed])
-            self._postponed.clear()
-        for first, last in waiting:
-            if at < first:
-                self.completed.add(at, first - 1)
-            at = max(at, last + 1)
-        if at < received:
-            self.completed.add(at, received - 1)
-        self._settled = received
-        if self._syncs:
-            self._end_syncs()
-        return held
-
-    def hold_for_sync(self, number: int) -> None:
-        """The command is execution.sync: it is completed when all before it are."""
-        self.hold(number)
-        self._syncs.append(number)
-
-    def release(self, runs: list[list[int]]) -> None:
-        """What was held is done. Commands of execution.sync among them still wait for those before them."""
-        for first, last in runs:
-            if self._syncs:
-                self._release_around_syncs(first, last)
-            else:
-                self.completed.add(first, last)
-        if self._syncs:
-            self._end_syncs()
-
-    def _release_around_syncs(self, first: int, last: int) -> None:
-        at = first
-        for sync in self._syncs:
-            if at <= sync <= last:
-                if at < sync:
-                    self.completed.add(at, sync - 1)
-                at = sync + 1
-        if at <= last:
-            self.completed.add(at, last)
-
-    def _end_syncs(self) -> None:
-        completed = self.completed
-        while self._syncs and self._syncs[0] <= completed.below:
-            sync = self._syncs.popleft()
-            if sync == completed.below:
-                completed.add(sync, sync)
+    def settle(self) -> Runs:
+        """All commands that have come are completed, but for those that wait. Returns the runs that are held."""
+        return self.ledger.settle(max(self.received, self._seen))
 
     def send_completed(self) -> None:
         """Tell the peer what is completed."""
@@ -282,8 +217,9 @@ class Session:
         if number > expected and self._is_known:
             raise FramingError(f"command-point {number} leaves out commands from {expected} on")
         if not self._is_known:
-            self.completed = Completed(number)
-            self._settled = self._seen = number
+            self.ledger = CompletionLedger(number)
+            self.completed = Completed(self.ledger.done)
+            self._seen = number
         self._seen = max(self._seen, self.received)
         self._has_point = self._is_known = True
         self.received = number

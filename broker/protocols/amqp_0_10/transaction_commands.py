@@ -31,7 +31,7 @@ def _select(session: ServerSession, _number: int, _values: _Values) -> None:
 
 def _commit(session: ServerSession, number: int, _values: _Values) -> None:
     transaction = _end(session)
-    session.postpone(number)
+    session.ledger.postpone(number)
     accepted = session.deliveries.commit()
 
     def done(error: ModelError | None) -> None:

@@ -105,9 +105,9 @@ def test_a_session() -> None:
 def test_what_is_not_fetched_is_not_completed() -> None:
     wire, session = attached(Owner())
     wire.receive(SESSION[2] + SESSION[3])
-    assert session.completed.below == 0
-    session.release([[0, 0]])
-    assert session.completed.below == 2
+    assert session.ledger.done.below == 0
+    session.ledger.release([[0, 0]])
+    assert session.ledger.done.below == 2
 
 
 def test_failures_say_what_they_are() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.model.completion import Done
 from broker.protocols.amqp_0_10.sequence import (
     Completed,
     merge_ranges,
@@ -51,43 +52,15 @@ def test_what_is_completed_may_go_back_over_more_than_half_of_all_numbers() -> N
     assert unwrap_completed(((near - 2, near - 1),), near) == [(near - 2, near - 1)]
 
 
-def members(completed: Completed) -> set[int]:
-    """All that is completed, `known` or not."""
-    found = set(range(completed.below))
-    for first, last in completed.ranges():
-        found.update(range(first, last + 1))
-    return found
-
-
-@given(st.lists(RANGES, max_size=30))
-def test_it_is_a_set(ranges: list[tuple[int, int]]) -> None:
-    completed, model = Completed(), set[int]()
-    for first, last in ranges:
-        completed.add(first, last)
-        model.update(range(first, last + 1))
-        assert members(completed) == model
-        assert completed.below == min(set(range(42)) - model)
-        assert completed.wants_reply == (max(model) >= completed.below)
-
-
-@given(st.lists(RANGES, max_size=30))
-def test_its_ranges_are_sorted_and_as_few_as_can_be(ranges: list[tuple[int, int]]) -> None:
-    completed = Completed()
-    for first, last in ranges:
-        completed.add(first, last)
-    told = completed.ranges()
-    assert all(first <= last for first, last in told)
-    assert all(last + 1 < first for (_, last), (first, _) in pairwise(told))
-
-
 @given(st.lists(st.one_of(RANGES, st.lists(RANGES, max_size=3)), max_size=30))
 def test_what_the_peer_knows_is_told_no_more_and_nothing_else(
     steps: list[tuple[int, int] | list[tuple[int, int]]],
 ) -> None:
-    completed, model, known = Completed(), set[int](), set[int]()
+    done, model, known = Done(), set[int](), set[int]()
+    completed = Completed(done)
     for step in steps:
         if isinstance(step, tuple):
-            completed.add(*step)
+            done.add(*step)
             model.update(range(step[0], step[1] + 1))
         else:
             completed.peer_knows(step)
@@ -98,29 +71,41 @@ def test_what_the_peer_knows_is_told_no_more_and_nothing_else(
 
 
 def test_all_that_is_known_is_told_no_more() -> None:
-    completed = Completed()
-    completed.add(0, 9)
+    done = Done()
+    completed = Completed(done)
+    done.add(0, 9)
     completed.peer_knows([(0, 4)])
     assert completed.ranges() == [(5, 9)]
     completed.peer_knows([(0, 20)])
     assert completed.ranges() == []
 
 
-def test_it_begins_where_the_stream_begins() -> None:
-    completed = Completed(100)
+def test_what_is_told_begins_where_the_stream_begins() -> None:
+    done = Done(100)
+    completed = Completed(done)
     assert completed.ranges() == []
-    completed.add(100, 101)
+    done.add(100, 101)
     assert completed.ranges() == [(100, 101)]
 
 
-def test_many_gaps_are_no_trouble() -> None:
-    completed = Completed()
-    for number in range(1, 100_000, 2):
-        completed.add(number, number)
-    assert len(completed.ranges()) == 50_000
-    for number in range(0, 100_000, 2):
-        completed.add(number, number)
-    assert completed.ranges() == [(0, 99_999)]
+def test_the_peer_is_asked_what_it_knows_when_there_is_much_or_a_gap() -> None:
+    done = Done()
+    completed = Completed(done)
+    done.add(0, 0xFFFF)
+    assert not completed.wants_reply
+    done.add(0x10000, 0x10000)
+    assert completed.wants_reply
+    completed.peer_knows([(0, 0x10000)])
+    assert not completed.wants_reply
+    done.add(0x10002, 0x10002)
+    assert completed.wants_reply
+
+
+def test_one_range_is_never_half_of_all_numbers() -> None:
+    done = Done()
+    completed = Completed(done)
+    done.add(0, BITS)
+    assert completed.ranges() == [(BITS - (BITS >> 1) + 2, BITS)]
 
 
 @given(st.lists(RANGES, max_size=30))

@@ -99,124 +99,14 @@ def test_what_is_held_is_completed_when_it_is_released() -> None:
     session = make()
     for number in come(session, 10):
         if number in (2, 3, 7):
-            session.hold(number)
+            session.ledger.hold(number)
     runs = session.settle()
     assert runs == [[2, 3], [7, 7]]
     assert told(session) == [(0, 1), (4, 6), (8, 9)]
-    session.release([[7, 7]])
+    session.ledger.release([[7, 7]])
     assert told(session) == [(0, 1), (4, 9)]
-    session.release([[2, 3]])
+    session.ledger.release([[2, 3]])
     assert told(session) == [(0, 9)]
-
-
-def test_what_is_postponed_is_not_among_the_runs() -> None:
-    session = make()
-    for number in come(session, 4):
-        session.hold(number) if number == 1 else session.postpone(number) if number == 2 else None
-    assert session.settle() == [[1, 1]]
-    assert told(session) == [(0, 0), (3, 3)]
-    session.release([[2, 2]])
-    session.release([[1, 1]])
-    assert told(session) == [(0, 3)]
-
-
-def test_sync_waits_for_all_before_it_and_for_nothing_after_it() -> None:
-    session = make()
-    come(session, 1)
-    session.hold(0)
-    session.hold_for_sync(come(session)[0])
-    come(session, 1)
-    session.hold(2)
-    session.hold_for_sync(come(session)[0])
-    runs = session.settle()
-    assert [tuple(run) for run in runs] == [(0, 3)]
-    session.release([[2, 3]])
-    assert told(session) == [(2, 2)]
-    session.release([[0, 1]])
-    assert told(session) == [(0, 3)]
-
-
-def test_a_command_that_fails_after_it_was_settled_completes_none_that_wait() -> None:
-    """The disk fails under commands that are held, in a turn that has brought others."""
-    session = make()
-    for number in come(session, 5):
-        session.hold(number)
-    session.settle()
-    come(session, 2)
-    session.postpone(1)
-    session.settle()
-    assert told(session) == [(5, 6)]
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.sampled_from(["plain", "hold", "postpone", "sync", "settle"]),
-            st.integers(0, 5),
-        ),
-        max_size=60,
-    )
-)
-def test_completion_against_a_model(steps: list[str | int]) -> None:
-    """Commands come and are held in all ways, flushes end in any order; nothing is completed early, all at the end."""
-    session = make()
-    waiting: list[list[list[int]]] = []  # flushes under way
-    open_now: set[int] = set()  # held or postponed, and not released
-    postponed: list[int] = []
-    syncs: set[int] = set()
-
-    def release(runs: list[list[int]]) -> None:
-        for first, last in runs:
-            open_now.difference_update(range(first, last + 1))
-        session.release(runs)
-
-    def check(settled: int) -> None:
-        done = set(range(session.completed.below))
-        for first, last in session.completed.ranges():
-            done.update(range(first, last + 1))
-        want = set(range(settled)) - open_now
-        for sync in sorted(syncs):
-            if any(number not in want for number in range(sync)):
-                want.discard(sync)
-        early = {sync for sync in syncs if sync >= settled and sync - 1 in done}
-        assert done - early == want
-
-    def settle() -> None:
-        runs = session.settle()
-        if runs:
-            waiting.append(runs)
-
-    for step in steps:
-        if isinstance(step, int):
-            if waiting:
-                release(waiting.pop(step % len(waiting)))
-            elif postponed:
-                number = postponed.pop()
-                release([[number, number]])
-        elif step == "settle":
-            settle()
-        else:
-            (number,) = come(session)
-            if step == "hold":
-                session.hold(number)
-                open_now.add(number)
-            elif step == "postpone":
-                session.postpone(number)
-                open_now.add(number)
-                postponed.append(number)
-                settle()
-            elif step == "sync":
-                session.hold_for_sync(number)
-                syncs.add(number)
-        if step == "settle" or isinstance(step, int):
-            check(session._settled)
-    settle()
-    while waiting:
-        release(waiting.pop())
-    for number in postponed:
-        release([[number, number]])
-    check(session.received)
-    assert session.completed.below == session.received
 
 
 @pytest.mark.parametrize("max_frame", [4096, 65535])
@@ -224,24 +114,24 @@ def test_no_more_ranges_than_a_frame_holds(max_frame: int) -> None:
     session = make(max_frame=max_frame)
     for number in come(session, 30_000):
         if number % 2:
-            session.hold(number)
+            session.ledger.hold(number)
     runs = session.settle()
     assert len(told(session)) in (509, 8189)
     session.on_control("session.flush", {"expected": False, "confirmed": True, "completed": True})
     assert [name for name, _ in session.pipe.take()] == ["session.confirmed", "session.completed"]
-    session.release(runs)
+    session.ledger.release(runs)
     assert told(session) == [(0, 29_999)]
 
 
 def test_known_completed_is_asked_for_when_there_are_gaps_and_told_when_it_is_asked_for() -> None:
     session = make()
     come(session)
-    session.hold(0)
+    session.ledger.hold(0)
     come(session)
     session.settle()
     session.send_completed()
     assert session.pipe.take()[0][1]["timely_reply"]
-    session.release([[0, 0]])
+    session.ledger.release([[0, 0]])
     session.send_completed()
     assert not session.pipe.take()[0][1]["timely_reply"]
     session.on_control("session.known-completed", {"commands": ((0, 1),)})
@@ -341,7 +231,7 @@ def test_what_comes_again_is_passed_over_even_before_it_is_settled() -> None:
     come(session, 3)
     session.settle()
     assert come(session, 2) == [3, 4]
-    session.hold(4)
+    session.ledger.hold(4)
     session.on_control("session.command-point", {"command_id": 1, "command_offset": 0})
     assert come(session, 2) == [-1, -1]
     assert session.settle() == [[4, 4]]
