@@ -9,14 +9,12 @@ Source: AMQP 0-10, classes exchange and queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.model.authorization import Action, ObjectType
+from broker.protocols.amqp_0_10.server_session import ServerSession
 from formats.amqp_0_10.commands import encode_result
 from formats.values import EMPTY_MAP
-
-if TYPE_CHECKING:
-    from broker.protocols.amqp_0_10.server_session import ServerSession
 
 _Values = dict[str, Any]
 

@@ -13,18 +13,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from broker.model.queues.entry import Entry
 from broker.protocols.amqp_0_10.sequence import merge_ranges, unwrap_ranges
-
-if TYPE_CHECKING:
-    from broker.protocols.amqp_0_10.subscription import Subscription
-
+from broker.protocols.amqp_0_10.subscription import Subscription
 
 MOST_RANGES: Final = 0xFFFF // 8  # in one sequence-set: its size is 16 bits wide
-
-
 MOST_LOOKED_AT: Final = 65_536  # of one session; one that looks on for ever, and accepts nothing, forgets the oldest
 
 

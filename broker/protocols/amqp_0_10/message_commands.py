@@ -16,7 +16,7 @@ Source: AMQP 0-10, class message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.model.errors import (
     IllegalArgumentError,
@@ -32,13 +32,11 @@ from broker.model.queues.queue import Queue
 from broker.model.settlement import Settled, accept, purge, reject, release, subscribe
 from broker.protocols.amqp_0_10.deliveries import Delivery
 from broker.protocols.amqp_0_10.sequence import wrap_ranges
+from broker.protocols.amqp_0_10.server_session import ServerSession
 from broker.protocols.amqp_0_10.subscription import Subscription
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_result
 from formats.values import EMPTY_MAP, TypedMap
-
-if TYPE_CHECKING:
-    from broker.protocols.amqp_0_10.server_session import ServerSession
 
 _SELECTOR: Final = "x-apache-selector"  # qpidd, SemanticState.cpp
 _MOST_SUBSCRIPTIONS: Final = 10_000  # of one session

@@ -19,6 +19,7 @@ from broker.model.errors import ModelError
 from broker.model.turn import Turn
 from broker.protocols.amqp_0_10.assembly import FramingError
 from broker.protocols.amqp_0_10.client_properties import described
+from broker.protocols.amqp_0_10.commands import do_command
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
 from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
 from broker.protocols.amqp_0_10.server_session import ServerSession
@@ -420,7 +421,7 @@ class ServerConnection(Connection[ServerSession]):
             return
         if session.state is State.ATTACHED:
             try:
-                session.on_command(payload, header, body)
+                do_command(session, payload, header, body)
             except DetachError as error:
                 _LOG.info('Session "%s" of %s: %s', shown_name(session.name), session.user, error)
                 self._detach_from_here(session, error.code)

@@ -1,16 +1,13 @@
-"""The broker's side of a session: what each command does.
+"""The broker's side of a session: its state, and what it owns. What each command does to it is said in `commands`.
 
-A command that comes is numbered and done at once, in order. It is completed at the end of the turn, or, if something
-was written for it, when that is on the disk; a command of the wiring (declare, delete, bind, unbind) stops the
-connection until it is done, so that whatever comes after it finds what it has made.
+A command is completed at the end of the turn, or, if something was written for it, when that is on the disk (`ledger`).
+One that takes time stops the connection until it is done (`run`), so that whatever comes after it finds what it has
+made.
 
 A message that was delivered is remembered by the number of its transfer until it is settled; what is not settled when
 the session ends is available again, and marked as redelivered.
 
 Whatever cannot be done ends the session: execution.exception says which command it was and why, and detach follows.
-
-Here are message.transfer and class execution; `message_commands`, `transaction_commands` and `declarations` have the
-others.
 
 Source: AMQP 0-10.
 """
@@ -18,51 +15,78 @@ Source: AMQP 0-10.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.log.logs import log_of
-from broker.model.authorization import Action, ObjectType
 from broker.model.completion import Runs
-from broker.model.content import Content
 from broker.model.errors import (
     IllegalArgumentError,
     InternalError,
-    InvalidArgumentError,
     ModelError,
     NotFoundError,
-    NotImplementedByBrokerError,
     ResourceDeletedError,
     ResourceLimitExceededError,
     ResourceLockedError,
-    UnauthorizedError,
 )
 from broker.model.queues.entry import ACQUIRED, Entry
 from broker.model.queues.queue import Queue
 from broker.model.settlement import unsubscribe
-from broker.protocols.amqp_0_10 import declarations
+from broker.model.turn import Output
 from broker.protocols.amqp_0_10.deliveries import Deliveries
 from broker.protocols.amqp_0_10.error_codes import code_of
-from broker.protocols.amqp_0_10.message_commands import MESSAGE_COMMANDS
 from broker.protocols.amqp_0_10.sequence import wrap
 from broker.protocols.amqp_0_10.session import State, shown_name
-from broker.protocols.amqp_0_10.streaming import StreamingSession
+from broker.protocols.amqp_0_10.streaming import StreamingSession, StreamTransport
 from broker.protocols.amqp_0_10.subscription import Subscription
-from broker.protocols.amqp_0_10.transaction_commands import TRANSACTION_COMMANDS
-from broker.protocols.amqp_0_10.transfer import TransferMessage, user_id_of
-from formats.amqp_0_10.commands import decode_command
-from formats.amqp_0_10.errors import Amqp010Error
+from broker.protocols.amqp_0_10.transfer_reader import TransferReader
 
 if TYPE_CHECKING:
     from broker.model.broker import Broker
-    from broker.model.exchanges.exchange import Exchange
     from broker.model.transactions.local import LocalTransaction
-    from broker.protocols.amqp_0_10.server_connection import ServerConnection
 
 _LOG: Final = log_of("Protocol")
 
-_TRANSFER: Final = b"\x04\x01"
-_DESTINATIONS_KEPT: Final = 256
 _FRAMES_OF_TRANSFER: Final = 512  # bytes of a frame that a header or body does not have: its head, with room to spare
+
+
+MESSAGE_TRANSFER: Final = b"\x04\x01"
+"""What the payload of message.transfer begins with."""
+
+
+class SessionCarrier(StreamTransport, Output, Protocol):
+    """The connection that a session is attached to, as the session sees it.
+
+    Attributes:
+        peer: the client's address, for people.
+        room: bytes that may be sent before others have their turn.
+        can_send: whether the socket takes messages.
+    """
+
+    peer: str
+    room: int
+    can_send: bool
+
+    @property
+    def transfers(self) -> TransferReader:
+        """Reads the messages that come."""
+
+    def pause(self) -> None:
+        """Keep what comes until `resume`."""
+
+    def resume(self) -> None:
+        """One pause less."""
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run what takes time, and call `done` with what went wrong."""
+
+    def resume_message(self, resume_id: str) -> int:
+        """The client goes on with a message. Returns how many bytes of its content are here."""
+
+    def give_up(self, session: ServerSession) -> None:
+        """Another connection wants the session."""
+
+    def end_session(self, session: ServerSession) -> None:
+        """A session has failed: give back what it holds, and ask the client to detach."""
 
 
 class ServerSession(StreamingSession):
@@ -76,19 +100,21 @@ class ServerSession(StreamingSession):
     Attributes:
         broker, user: as above.
         connection: what it is attached to.
+        turn: the broker's.
         can_send: whether the connection takes messages; else those who wait for some are woken when it does.
         most_plain_bytes: a message as large as that fits one frame, header and body each.
+        destinations: payload of a message.transfer -> where it goes to, of those that have come lately.
         exclusive_queues: the queues that are its own.
         subscriptions: destination -> subscription.
         deliveries: what it was sent.
         transaction: what it has done since the last commit; None if it is not transactional.
     """
 
-    connection: ServerConnection
+    connection: SessionCarrier
 
     __slots__ = (
-        "__weakref__", "_destinations", "_flushes", "_stopped", "_told", "_turn", "broker", "can_send", "clock",
-        "deliveries", "exclusive_queues", "is_failed", "most_plain_bytes", "subscriptions", "transaction", "user",
+        "__weakref__", "_flushes", "_stopped", "_told", "broker", "can_send", "clock", "deliveries", "destinations",
+        "exclusive_queues", "is_failed", "most_plain_bytes", "subscriptions", "transaction", "turn", "user",
     )  # fmt: skip
 
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
@@ -100,17 +126,17 @@ class ServerSession(StreamingSession):
         self.is_failed = False
         self.exclusive_queues: dict[Queue, None] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self._turn = broker.turn
-        self._destinations: dict[bytes, str] = {}
+        self.turn = broker.turn
+        self.destinations: dict[bytes, str] = {}
         self.deliveries = Deliveries()
         self.transaction: LocalTransaction | None = None
         self._flushes: list[tuple[int, Subscription]] = []
-        self._stopped: list[ServerConnection] = []  # until a command that takes time is done
+        self._stopped: list[SessionCarrier] = []  # until a command that takes time is done
         self._told: tuple[int, int] = (-1, 0)
 
     # ---- attached to a connection ----
 
-    def attach_to(self, connection: ServerConnection, channel: int) -> None:
+    def attach_to(self, connection: SessionCarrier, channel: int) -> None:
         """A connection has it."""
         self.connection = connection
         self.reattach(channel, connection)
@@ -126,7 +152,7 @@ class ServerSession(StreamingSession):
         """As `Session.attached`; and what was waiting for a connection goes on."""
         super().attached()
         self._told = (-1, 0)  # what is completed is told again
-        self._turn.workers[self] = None
+        self.turn.workers[self] = None
         self.wake_all()
 
     def detached(self) -> None:
@@ -165,44 +191,6 @@ class ServerSession(StreamingSession):
         if not (self.is_failed and name in _COUNTING):
             super().on_control(name, values)
 
-    def on_command(self, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        """A command has come: do it."""
-        if self.is_failed:
-            return
-        turn = self._turn
-        turn.workers[self] = None
-        turn.schedule()
-        number = self.begin_command()
-        if number < 0:
-            return
-        try:
-            if payload[:2] == _TRANSFER:
-                self._transfer(number, payload, header, body)
-            else:
-                self._do(number, payload)
-        except ModelError as error:
-            self.fail_command(number, payload, error)
-
-    def _do(self, number: int, payload: bytes) -> None:
-        try:
-            command, _, values = decode_command(payload)
-        except Amqp010Error:
-            if payload[:1] in _CLASSES:
-                raise
-            raise NotImplementedByBrokerError(f"there are no commands of class {payload[:1].hex()}") from None
-        handler = _COMMANDS.get(command.name)
-        if handler is not None:
-            handler(self, number, values)
-            return
-        query = declarations.QUERIES.get(command.name)
-        if query is not None:
-            self.send_result(number, query(self, values))
-            return
-        declaration = declarations.DECLARATIONS.get(command.name)
-        if declaration is None:
-            raise NotImplementedByBrokerError(f"{command.name} is not implemented")
-        self.run(number, payload, declaration(self, values))
-
     def run(self, number: int, payload: bytes, work: Coroutine[Any, Any, None]) -> None:
         """Do what takes time, with the connection stopped; the command is completed when it is done."""
         self.ledger.postpone(number)
@@ -224,69 +212,18 @@ class ServerSession(StreamingSession):
     def completed_later(self, number: int) -> None:
         """A command that was postponed is done."""
         self.ledger.release([[number, number]])
-        self._turn.workers[self] = None
-        self._turn.schedule()
+        self.turn.workers[self] = None
+        self.turn.schedule()
 
     def send_result(self, number: int, result: bytes) -> None:
         """Send the result of a command."""
         self.send("execution.result", command_id=wrap(number), value=result)
 
-    # ---- message.transfer ----
-
-    def _transfer(self, number: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        destination = self._destinations.get(payload)
-        if destination is None:
-            destination = self._read_destination(payload)
-        broker = self.broker
-        exchange = broker.exchanges.get(destination)
-        if exchange is None:
-            raise NotFoundError(f"Exchange not found: {destination}")
-        transfers = self.connection.transfers
-        try:
-            message = transfers.read(header or b"", body, destination, self.clock)
-        except Amqp010Error as error:
-            raise InvalidArgumentError(f"message.transfer: {error}") from error
-        if transfers.has_rare:
-            if transfers.is_memory_short:
-                transfers.has_published = True
-                broker.memory.check()
-            if transfers.checks_user_ids:
-                self._check_user_id(message.header)
-            if transfers.checks_publish:
-                broker.authorize(self, Action.PUBLISH, ObjectType.EXCHANGE, destination, routingkey=message.routing_key)
-            if message.handling.is_immediate:
-                self._transfer_immediate(number, message, exchange)
-                return
-        if self.transaction is not None:
-            self.transaction.publish(message, exchange)
-        elif broker.publish(message, exchange):
-            self.ledger.hold(number)
-
-    def _transfer_immediate(self, number: int, message: TransferMessage, exchange: Exchange) -> None:
-        queues = self.broker.route_immediate(message, exchange)
-        if self.transaction is not None:
-            self.transaction.publish_to(message, exchange, queues)
-        elif self.broker.publish_to(message, exchange, queues):
-            self.ledger.hold(number)
-
-    def _read_destination(self, payload: bytes) -> str:
-        _, _, values = decode_command(payload)
-        destination: str = values["destination"] or ""
-        if len(self._destinations) >= _DESTINATIONS_KEPT:
-            self._destinations.clear()
-        self._destinations[payload] = destination
-        return destination
-
-    def _check_user_id(self, header: bytes) -> None:
-        user_id = user_id_of(header)
-        if user_id is not None and user_id not in (self.user, self.user.rpartition("@")[0]):
-            raise UnauthorizedError(f"user id {user_id!r} of a message is not that of the connection")
-
     def too_large(self) -> None:
         """A message was larger than may be, and was dropped."""
         most = self.broker.settings.max_message_bytes
         error = ResourceLimitExceededError(f"a message is larger than {most} bytes")
-        self.fail_command(self.received, _TRANSFER, error)
+        self.fail_command(self.received, MESSAGE_TRANSFER, error)
 
     def stream_began(self) -> None:
         """A command goes out in portions: no message goes out before it has."""
@@ -295,7 +232,7 @@ class ServerSession(StreamingSession):
     def stream_ended(self) -> None:
         """It is out."""
         super().stream_ended()
-        self._turn.workers[self] = None  # what was completed meanwhile is told
+        self.turn.workers[self] = None  # what was completed meanwhile is told
         self.wake_all()
 
     # ---- deliveries ----
@@ -304,7 +241,7 @@ class ServerSession(StreamingSession):
         """A message was sent."""
         connection = self.connection
         connection.room -= size
-        self._turn.outputs[connection] = None
+        self.turn.outputs[connection] = None
         self.deliveries.add(number, subscription, entry, size)
         if subscription.acquires and not subscription.is_accepting:
             try:
@@ -382,14 +319,6 @@ class ServerSession(StreamingSession):
         if not self.is_failed and self.state is State.ATTACHED:
             name = subscription.queue.name
             self._send_exception(None, b"", ResourceDeletedError(f"Queue {name} has been deleted."))
-
-    # ---- execution ----
-
-    def _sync(self, number: int, _values: dict[str, Any]) -> None:
-        self.ledger.hold_for_all_before(number)
-
-    def _nothing(self, _number: int, _values: dict[str, Any]) -> None:
-        """Results and exceptions of commands that the broker has sent: it sends none that could have any."""
 
     # ---- completion ----
 
@@ -473,15 +402,3 @@ def _ignore(_error: ModelError | None) -> None:
 
 
 _COUNTING: Final = frozenset(("session.command-point", "session.gap"))
-_CLASSES: Final = frozenset(bytes((code,)) for code in range(3, 11))
-
-_Handler = Callable[[ServerSession, int, dict[str, Any]], None]
-
-#: Command -> what it does, of those that are done at once; `declarations` has the others.
-_COMMANDS: Final[dict[str, _Handler]] = {
-    "execution.sync": ServerSession._sync,
-    "execution.result": ServerSession._nothing,
-    "execution.exception": ServerSession._nothing,
-    **MESSAGE_COMMANDS,
-    **TRANSACTION_COMMANDS,
-}

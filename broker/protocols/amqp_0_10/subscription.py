@@ -15,12 +15,15 @@ Source: AMQP 0-10, message.subscribe, flow, set-flow-mode, flush, stop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
+from broker.model.content import Content
 from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
 from broker.protocols.amqp_0_10.conversion import as_transfer
+from broker.protocols.amqp_0_10.session import Transport
 from broker.protocols.amqp_0_10.transfer import TransferMessage
 from formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
 from formats.amqp_0_10.commands import encode_command
@@ -37,12 +40,74 @@ from formats.amqp_0_10.frames import (
     encode_frame,
 )
 
-if TYPE_CHECKING:
-    from broker.protocols.amqp_0_10.server_session import ServerSession
-
 UNLIMITED: Final = 0xFFFFFFFF
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _HEADS_KEPT: Final = 1024
+
+
+class DeliveringTransport(Transport, Protocol):
+    """A connection that messages go out to.
+
+    Attributes:
+        room: bytes that may be sent before others have their turn.
+    """
+
+    room: int
+
+
+class DeliveringSession(Protocol):
+    """What a subscription needs of the session that its messages go out by.
+
+    Attributes:
+        sent: number of the next transfer.
+    """
+
+    sent: int
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the connection takes messages; else `wake` is called when it does."""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it is over."""
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether it keeps what it sends, so that `send_payload` has to see it."""
+
+    @property
+    def most_plain_bytes(self) -> int:
+        """A message as large as that fits one frame, header and body each."""
+
+    @property
+    def channel(self) -> int:
+        """The channel that it is attached by."""
+
+    @property
+    def transport(self) -> Transport | None:
+        """The connection; None while it is not attached."""
+
+    @property
+    def connection(self) -> DeliveringTransport:
+        """The connection, or the last one."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds since 1970."""
+
+    @property
+    def publisher(self) -> object:
+        """What messages that come over its connection are known by."""
+
+    def send_payload(self, payload: bytes, header: bytes | None = None, body: Content | None = None) -> int:
+        """Send a command that is encoded. Returns its number."""
+
+    def delivered(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
+        """A message was sent."""
+
+    def subscription_lost(self, subscription: Subscription) -> None:
+        """The queue of a subscription was deleted."""
 
 
 class Subscription:
@@ -83,7 +148,7 @@ class Subscription:
     cursor: Entry
 
     def __init__(
-        self, session: ServerSession, destination: str, queue: Queue, accept_mode: int, *, acquires: bool
+        self, session: DeliveringSession, destination: str, queue: Queue, accept_mode: int, *, acquires: bool
     ) -> None:
         self.session, self.destination, self.queue, self.acquires = session, destination, queue, acquires
         self.is_accepting = accept_mode == AcceptMode.EXPLICIT

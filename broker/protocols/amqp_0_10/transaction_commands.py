@@ -12,13 +12,11 @@ Source: AMQP 0-10, class tx.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.model.errors import IllegalStateError, ModelError
 from broker.model.transactions.local import LocalTransaction
-
-if TYPE_CHECKING:
-    from broker.protocols.amqp_0_10.server_session import ServerSession
+from broker.protocols.amqp_0_10.server_session import ServerSession
 
 _Values = dict[str, Any]
 
