@@ -19,30 +19,25 @@ import math
 import socket
 import time
 import traceback
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any, Final
 
-from broker.log.budget import LogBudget
-from broker.log.logs import WARNING, log_of
+from broker.log.logs import log_of
 from broker.model.broker import Broker
-from broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
-from broker.model.memory import State
-from broker.network.backpressure import Pressure
+from broker.model.errors import ModelError
+from broker.network.clients import Clients
 from broker.network.socket_connection import SocketConnection
+from broker.network.work import Work
 from broker.protocols.table import Protocols
 from broker.security.authentication import Authentication
-from broker.security.mechanisms import Failure, PasswordCheck, Success
 from broker.security.users import Users
 from broker.settings import BrokerSettings
 
 _LOG: Final = log_of("Network")
 
 _TICK: Final = 0.5  # seconds between looks at heartbeats and timeouts
-_IDLE_GAP: Final = 0.000_2  # seconds without work after which the loop counts as idle
 _GC_THRESHOLD: Final = 50_000  # new objects between collections: messages make many, and no cycles
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
-_PUBLISHER_HOLD: Final = 1.0  # seconds that a publisher is not read at a time while memory is short
 
 
 class Server:
@@ -55,11 +50,10 @@ class Server:
     Attributes:
         failed: called with what has failed when the broker has to end: its store, which can sync nothing any more, or
             the event loop, which ran out of memory.
-        connections: those that there are.
-        refused: those that are one too many, until they are told so.
-        too_many: lines about them.
-        foreign_clients: lines about clients of protocols that the broker does not speak.
-        held_publishers: those that are not read since memory is short, and since when.
+        authentication: how clients log in.
+        protocols: what they may speak.
+        clients: those that there are.
+        work: what takes time for them.
     """
 
     def __init__(self, broker: Broker, settings: BrokerSettings) -> None:
@@ -69,22 +63,14 @@ class Server:
         self.authentication = Authentication(is_on=settings.auth, realm=settings.realm, users=users)
         self.loop = asyncio.get_running_loop()
         self.protocols = Protocols(broker, self.authentication)
-        self.connections: dict[SocketConnection, None] = {}
-        self.refused: dict[SocketConnection, None] = {}
-        self.too_many = LogBudget(_LOG, WARNING, "clients beyond the limit of connections")
-        self.foreign_clients = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
+        self.clients = Clients(broker, settings, self.protocols, self.loop)
+        self.work = Work(self.loop, broker.memory, settings.password_checks)
         self._servers: list[asyncio.Server] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._password_checks = ThreadPoolExecutor(self.settings.password_checks, "password-check")
         self._ticker: asyncio.TimerHandle | None = None
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
-        self._last_work = 0.0
-        self._is_first = False
-        self.pressure = Pressure(broker.turn, self.loop.call_soon)
-        self.held_publishers: dict[SocketConnection, float] = {}
-        broker.turn.is_idle = self._is_idle
+        broker.turn.is_idle = self.clients.is_idle
         broker.turn.interrupted = lambda: self.failed("The event loop ran out of memory")
-        broker.memory.changed = self._memory_changed
+        broker.memory.changed = self.clients.memory_changed
         broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)
 
@@ -101,7 +87,7 @@ class Server:
         for interface in self.settings.interfaces:
             try:
                 server = await self.loop.create_server(
-                    lambda: SocketConnection(self), interface, port, backlog=self.settings.backlog
+                    lambda: SocketConnection(self.clients, self.work), interface, port, backlog=self.settings.backlog
                 )
             except OSError as error:
                 if ports and _is_absent(error):
@@ -141,7 +127,7 @@ class Server:
         assert self.broker.store is not None
         self.broker.store.collect()
         self.broker.turn.end()
-        self._last_work = time.perf_counter()
+        self.clients.worked()
 
     def _look_after_store(self) -> None:
         store = self.broker.store
@@ -155,86 +141,21 @@ class Server:
             server.close()
         self._servers.clear()
 
-    # ---- the turn ----
-
-    def work_begins(self) -> None:
-        """A socket has brought something."""
-        now = time.perf_counter()
-        self._is_first = now - self._last_work > _IDLE_GAP
-        self._last_work = now
-
-    def _is_idle(self) -> bool:
-        """Whether nothing else was to be done just before, so that the disk may be waited for here."""
-        self._last_work = time.perf_counter()
-        return self._is_first and not self.broker.turn.flushes_under_way > 1
-
     # ---- time ----
 
     def _tick(self) -> None:
         now = time.monotonic()
         self._look_after_store()
-        for connection in list(self.connections):
-            connection.tick(now)
+        self.clients.tick(now)
         self.protocols.tick(now)
-        self.too_many.tick(now)
-        self.foreign_clients.tick(now)
         for queue in self.broker.idle_queues.take_due():
-            self.run(self.broker.wiring.delete_if_unused(queue), _nobody_waits)
-        self.pressure.forget()
-        if self.broker.memory.state is not State.AMPLE:
-            self._look_at_memory(now)
+            self.work.run(self.broker.wiring.delete_if_unused(queue), _nobody_waits)
         if now >= self._next_purge:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
         self._ticker = self.loop.call_later(_TICK, self._tick)
 
-    # ---- memory ----
-
-    def _memory_changed(self) -> None:
-        """Memory is short, or ample again."""
-        is_short = self.broker.memory.state is not State.AMPLE
-        for connection in self.connections:
-            connection.watch_memory(is_short=is_short)
-        if not is_short:
-            self._release_publishers(math.inf)
-
-    def _look_at_memory(self, now: float) -> None:
-        self.broker.memory.count()
-        self._release_publishers(now - _PUBLISHER_HOLD)
-
-    def _release_publishers(self, since: float) -> None:
-        """Go on with the publishers that have not been read since then."""
-        for connection in [each for each, began in self.held_publishers.items() if began <= since]:
-            del self.held_publishers[connection]
-            connection.go_on_reading(self.broker.memory)
-            self.loop.call_soon(connection.catch_up)
-
-    # ---- for connections ----
-
-    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run what takes time."""
-        task = self.loop.create_task(self._run(work, done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        error: ModelError | None = None
-        try:
-            await work
-        except ModelError as failed:
-            error = failed.with_traceback(None)  # which would hold this frame, and it the error
-        except MemoryError:
-            self.broker.memory.exhausted("A command")
-            error = ResourceLimitExceededError("the broker is out of memory")
-        except Exception as failed:
-            _LOG.exception("A command has failed")
-            error = InternalError(f"{type(failed).__name__}: {failed}")
-        done(error)
-
-    def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
-        """Check a password beside the event loop, only so many at a time."""
-        future = self.loop.run_in_executor(self._password_checks, check.run)
-        future.add_done_callback(lambda each: done(each.result()))
+    # ---- the end ----
 
     def _log_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An unhandled exception: a defect, which is logged, and the broker goes on."""
@@ -245,24 +166,22 @@ class Server:
         trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
         _LOG.error("%s\n%s", context.get("message"), trace)
 
-    # ---- the end ----
-
     async def close(self) -> None:
         """Stop listening, close every connection, and wait until it is done."""
         await self._close_listeners()
-        for connection in list(self.connections):
+        connections, refused = self.clients.connections, self.clients.refused
+        for connection in list(connections):
             connection.shut_down()
         self.broker.turn.end()
         deadline = self.loop.time() + _CLOSE_SECONDS
-        while self.connections and self.loop.time() < deadline:
+        while connections and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for connection in [*self.connections, *self.refused]:
+        for connection in [*connections, *refused]:
             connection.abort()
-        while self.connections or self.refused:
+        while connections or refused:
             await asyncio.sleep(0)  # they are lost in the loop's next turn, and may have work to do then
         self.protocols.close()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self.work.finish()
         await self.broker.wiring.finish()
         self.broker.turn.end()
         if self._ticker is not None:
@@ -270,7 +189,7 @@ class Server:
         store = self.broker.store
         if store is not None and store.fileno() >= 0:
             self.loop.remove_reader(store.fileno())
-        self._password_checks.shutdown(wait=False, cancel_futures=True)
+        self.work.close()
 
 
 def _nobody_waits(_error: ModelError | None) -> None:

@@ -12,18 +12,17 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from broker.log.logs import DEBUG, INFO, log_of
 from broker.model.errors import ModelError
 from broker.model.memory import State
+from broker.network.clients import Clients
+from broker.network.work import Work
 from broker.protocols.detection import foreign_client
 from broker.protocols.machine import Machine, Peer
 from broker.protocols.table import HEADER_BYTES
 from broker.security.mechanisms import Failure, PasswordCheck, Success
-
-if TYPE_CHECKING:
-    from broker.network.server import Server
 
 _LOG: Final = log_of("Network")
 
@@ -38,11 +37,12 @@ class SocketConnection(asyncio.Protocol):
     """One socket, and the connection that it brings.
 
     Args:
-        server: where it belongs.
+        clients: where it belongs.
+        work: runs what takes time.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, clients: Clients, work: Work) -> None:
+        self._clients, self._work = clients, work
         self._transport: asyncio.Transport | None = None
         self._machine: Machine | None = None
         self._begun = b""  # what came before it is known which protocol it is
@@ -58,25 +58,25 @@ class SocketConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        server = self._server
+        clients = self._clients
         peer = transport.get_extra_info("peername")
         address = _shown(peer)
-        is_one_too_many = len(server.connections) >= server.settings.max_connections
+        is_one_too_many = len(clients.connections) >= clients.settings.max_connections
         if is_one_too_many:
             text = "Client max connection count limit exceeded: %d; %s is refused"
-            server.too_many.write(time.monotonic(), text, server.settings.max_connections, address)
-            if len(server.refused) >= _MOST_REFUSED:
+            clients.too_many.write(time.monotonic(), text, clients.settings.max_connections, address)
+            if len(clients.refused) >= _MOST_REFUSED:
                 self._transport.abort()
                 return
-            server.refused[self] = None
-            server.loop.call_later(_REFUSAL_SECONDS, self.abort)
+            clients.refused[self] = None
+            clients.loop.call_later(_REFUSAL_SECONDS, self.abort)
         else:
-            server.connections[self] = None
+            clients.connections[self] = None
             _LOG.debug("Client %s: connected", address)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         with contextlib.suppress(OSError):
             transport.get_extra_info("socket").setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_NODELAY, int(server.settings.tcp_nodelay)
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay)
             )
         is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
         refusal = "the broker has as many connections as it may have" if is_one_too_many else ""
@@ -91,35 +91,35 @@ class SocketConnection(asyncio.Protocol):
             if machine is None:
                 return
             self._begun = b""
-        self._server.work_begins()
+        self._clients.work_begins()
         try:
-            self._work(machine.receive, data)
+            self._do(machine.receive, data)
             self._look_after(machine, has_more=len(data) >= _FULL_READ)
         except MemoryError:
             self._out_of_memory(machine)
 
     def _detect(self, begin: bytes) -> Machine | None:
         """The machine that speaks what a client that begins so does; None if it has not said so yet, or is refused."""
-        server = self._server
-        if self._transport is None or self._transport.is_closing() or not server.protocols.is_decided(begin):
+        clients = self._clients
+        if self._transport is None or self._transport.is_closing() or not clients.protocols.is_decided(begin):
             return None
-        connections = server.protocols.find(begin)
+        connections = clients.protocols.find(begin)
         if connections is None:
             text = "Refused %s from %s: this broker speaks %s"
             client = foreign_client(begin[:HEADER_BYTES])
-            server.foreign_clients.write(time.monotonic(), text, client, self._peer.address, server.protocols.names)
-            self._transport.write(server.protocols.answer)
+            clients.foreign.write(time.monotonic(), text, client, self._peer.address, clients.protocols.names)
+            self._transport.write(clients.protocols.answer)
             self._transport.close()
             return None
         machine = connections.connect(self, self._peer)
-        if server.broker.memory.state is not State.AMPLE:
+        if clients.broker.memory.state is not State.AMPLE:
             machine.watch_memory(is_short=True)
         return machine
 
-    def _work(self, work: Callable[..., None], *arguments: bytes) -> None:
+    def _do(self, work: Callable[..., None], *arguments: bytes) -> None:
         """Do this, and see what it has written to which journals."""
-        server = self._server
-        turn = server.broker.turn
+        clients = self._clients
+        turn = clients.broker.turn
         before, turn.journals = turn.journals, {}
         try:
             work(*arguments)
@@ -128,31 +128,31 @@ class SocketConnection(asyncio.Protocol):
             before.update(written)
             turn.journals = before
         if written:
-            server.pressure.after(self, written)
+            clients.pressure.after(self, written)
 
     def _look_after(self, machine: Machine, *, has_more: bool) -> None:
         """Read on only when what was read is worked off, and others have had their turn."""
         if machine.take_published():
-            self.stop_reading(self._server.broker.memory)
-            self._server.held_publishers[self] = time.monotonic()
+            self.stop_reading(self._clients.broker.memory)
+            self._clients.held_publishers[self] = time.monotonic()
         if machine.is_paused:
             self.stop_reading(machine)
         elif machine.is_behind or has_more:
             self.stop_reading(self.catch_up)
-            self._server.loop.call_soon(self.catch_up)
+            self._clients.loop.call_soon(self.catch_up)
 
     def catch_up(self) -> None:
         """Others have had their turn: go on with what was read, or read on."""
         machine = self._machine
         if machine is None or machine.is_paused or machine.is_closed:
             return  # the end of a pause calls this again
-        if self._server.pressure.holds(self._reasons) or self._server.broker.memory in self._reasons:
+        if self._clients.pressure.holds(self._reasons) or self._clients.broker.memory in self._reasons:
             return  # and so do these
         if machine.is_behind:
-            self._server.work_begins()
+            self._clients.work_begins()
             self._is_catching_up = True
             try:
-                self._work(machine.resume)
+                self._do(machine.resume)
                 self._look_after(machine, has_more=False)
             except MemoryError:
                 self._out_of_memory(machine)
@@ -169,7 +169,7 @@ class SocketConnection(asyncio.Protocol):
 
     def _out_of_memory(self, machine: Machine) -> None:
         """What the client sent was not worked off, or not all of it: nothing that follows can be."""
-        self._server.broker.memory.exhausted(f"Client {self._peer.address}")
+        self._clients.broker.memory.exhausted(f"Client {self._peer.address}")
         try:
             machine.force_close("the broker is out of memory")
         except MemoryError:
@@ -179,9 +179,9 @@ class SocketConnection(asyncio.Protocol):
         """The socket is closed."""
         level = INFO if self._machine is not None and self._machine.user else DEBUG
         _LOG.log(level, "Client %s: disconnected", self._peer.address)
-        self._server.connections.pop(self, None)
-        self._server.refused.pop(self, None)
-        self._server.held_publishers.pop(self, None)
+        self._clients.connections.pop(self, None)
+        self._clients.refused.pop(self, None)
+        self._clients.held_publishers.pop(self, None)
         machine, self._machine, self._transport = self._machine, None, None
         self._reasons.clear()  # among them what holds this
         if machine is not None:
@@ -218,11 +218,11 @@ class SocketConnection(asyncio.Protocol):
 
     def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
         """Run what takes time; what comes meanwhile is read later."""
-        self._server.run(work, done)
+        self._work.run(work, done)
 
     def check_password(self, check: PasswordCheck, done: Callable[[Success | Failure], None]) -> None:
         """Check a password."""
-        self._server.check_password(check, done)
+        self._work.check_password(check, done)
 
     def resumed(self) -> None:
         """The machine goes on after a pause."""
@@ -232,7 +232,7 @@ class SocketConnection(asyncio.Protocol):
         self.go_on_reading(machine)
         if machine.is_behind or self.catch_up in self._reasons:
             self.stop_reading(self.catch_up)
-            self._server.loop.call_soon(self.catch_up)
+            self._clients.loop.call_soon(self.catch_up)
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -258,7 +258,7 @@ class SocketConnection(asyncio.Protocol):
             if now - self._closed > _LINGER_SECONDS:
                 self.abort()
             return
-        limit = self._server.settings.negotiate_seconds
+        limit = self._clients.settings.negotiate_seconds
         if (machine is None or machine.is_negotiating) and now - self._opened > limit:
             text = "Client %s: not let in: it has not opened its connection within %s seconds"
             _LOG.info(text, self._peer.address, limit)

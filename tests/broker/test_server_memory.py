@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from broker.model.memory import State
+from broker.network import clients as clients_module
 from broker.network import server as server_module
 from broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from formats.amqp_0_10.codes import CloseCode, ErrorCode
@@ -42,19 +43,19 @@ async def with_queue(found: Served, name: str) -> RawPeer:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher is read again at each tick, and there are many."""
-    monkeypatch.setattr(server_module, "_PUBLISHER_HOLD", 0.0)
+    monkeypatch.setattr(clients_module, "_PUBLISHER_HOLD", 0.0)
     monkeypatch.setattr(server_module, "_TICK", 0.002)
 
 
 def test_publishers_are_stopped_and_go_on_when_there_is_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_PUBLISHER_HOLD", 3600.0)  # not even for one read meanwhile
+    monkeypatch.setattr(clients_module, "_PUBLISHER_HOLD", 3600.0)  # not even for one read meanwhile
 
     async def test() -> None:
         async with served(memory_bytes=LIMIT) as found:
             peer = await with_queue(found, "q")
             sending = asyncio.create_task(client(peer.publish_all, frames_of(peer, "q")))
             connection = found.connection_of(peer)
-            await found.until(lambda: connection in found.server.held_publishers)
+            await found.until(lambda: connection in found.server.clients.held_publishers)
             assert found.broker.memory.state is State.SHORT
             consumer = await client(RawPeer, found.port)  # while memory is short
             await client(consumer.subscribe, "q", accept_mode=1)
@@ -62,7 +63,7 @@ def test_publishers_are_stopped_and_go_on_when_there_is_memory_again(monkeypatch
             await sending
             await client(peer.sync)
             assert [int.from_bytes(each.body[:4], "big") for each in deliveries] == list(range(MANY))
-            await found.until(lambda: not found.server.held_publishers)
+            await found.until(lambda: not found.server.clients.held_publishers)
             for each in (peer, consumer):
                 each.close()
 

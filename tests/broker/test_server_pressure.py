@@ -207,8 +207,8 @@ def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> None:
             await client(helper.sync)
             go_on.set()
             await before
-            await found.until(lambda: "kept" in found.broker.queues and len(found.server.connections) == 1)
-            await found.until(lambda: not found.server._tasks)
+            await found.until(lambda: "kept" in found.broker.queues and len(found.server.clients.connections) == 1)
+            await found.until(lambda: not found.server.work.is_under_way)
             assert "mine" not in found.broker.queues
             await works(found, helper)
             helper.close()
@@ -243,7 +243,7 @@ def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, publisher
                 machine.heartbeat = 1
                 for seconds in range(0, 30, 3):
                     connection.tick(time.monotonic() + seconds)
-                assert connection in found.server.connections
+                assert connection in found.server.clients.connections
                 machine.heartbeat = 0
             for peer in peers:
                 assert peer.completed.below <= 0

@@ -61,9 +61,9 @@ def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> No
                 assert await client(is_closed, third)
             await client(first.sync)
             await client(second.sync)
-            assert len(found.server.connections) == 2
+            assert len(found.server.clients.connections) == 2
             await client(first.end)
-            await found.until(lambda: len(found.server.connections) == 1)
+            await found.until(lambda: len(found.server.clients.connections) == 1)
             with await client(RawPeer, found.port) as fourth:
                 await client(fourth.sync)
             second.close()
@@ -79,11 +79,11 @@ def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
                     await client(RawPeer, found.port)
                 assert ended.value.args[0] == CloseCode.CONNECTION_FORCED
                 assert "as many connections as it may have" in ended.value.args[1]
-                await found.until(lambda: not found.server.refused)
+                await found.until(lambda: not found.server.clients.refused)
                 monkeypatch.setattr(broker.network.socket_connection, "_MOST_REFUSED", 1)
                 with await client(RawConnection, found.port), await client(RawConnection, found.port) as fourth:
                     assert await client(is_closed, fourth)
-                    assert len(found.server.refused) == 1
+                    assert len(found.server.clients.refused) == 1
                 await client(first.sync)
 
     run(test())
@@ -131,7 +131,7 @@ def test_one_that_does_not_open_its_connection_in_time() -> None:
                     await client(half.expect, "connection.start")
                     assert await client(is_closed, half)
                 await client(opened.sync)
-                assert len(found.server.connections) == 1
+                assert len(found.server.clients.connections) == 1
 
     run(test())
 
@@ -144,7 +144,7 @@ def test_one_that_speaks_another_protocol_is_told_ours() -> None:
                 assert await client(is_closed, stranger)
             with await client(RawConnection, found.port) as browser:
                 assert await client(browser.exchange_headers, b"GET / HTTP/1.1\r\n\r\n") == PROTOCOL_HEADER
-            await found.until(lambda: not found.server.connections)
+            await found.until(lambda: not found.server.clients.connections)
 
     run(test())
 
@@ -162,7 +162,7 @@ def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixtu
                 begin = f"Client {address}: "
                 await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00")
                 assert await client(is_closed, stranger)
-            await found.until(lambda: not found.server.connections)
+            await found.until(lambda: not found.server.clients.connections)
             why = f"Refused an AMQP 1.0 client from {address}: this broker speaks AMQP 0-10"
             assert lines(begin) == ["connected", why, "disconnected"]
             caplog.clear()
@@ -174,7 +174,7 @@ def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixtu
                     assert refused.format(*other.socket.getsockname()) == lines(begin)[-1]
                     assert lines(begin)[:2] == ["connected", "connection opened by anonymous@QPID"]
                     assert lines(begin)[2].startswith('session "')
-            await found.until(lambda: not found.server.connections)
+            await found.until(lambda: not found.server.clients.connections)
             caplog.clear()
             wiring = found.broker.wiring
             await wiring.declare_exchange("e", "topic")
@@ -212,7 +212,9 @@ def test_as_many_clients_as_may_connect_can_come_at_once() -> None:
             with contextlib.ExitStack() as opened:
                 for _ in range(found.server.settings.max_connections):
                     opened.enter_context(socket.create_connection(("127.0.0.1", found.port), timeout=0.5))
-                await found.until(lambda: len(found.server.connections) == found.server.settings.max_connections)
+                await found.until(
+                    lambda: len(found.server.clients.connections) == found.server.settings.max_connections
+                )
 
     allow_open_files(2_000)
     run(test())
@@ -245,10 +247,10 @@ def test_one_that_is_done_and_does_not_read_is_not_kept_for_ever() -> None:
             await client(peer.send_bytes, bytes(12))  # no frame
             machine: Any = connection._machine
             await found.until(lambda: machine.phase.name == "CLOSED")
-            assert connection in found.server.connections
+            assert connection in found.server.clients.connections
             connection.tick(time.monotonic())
             connection.tick(time.monotonic() + 11)
-            await found.until(lambda: not found.server.connections)
+            await found.until(lambda: not found.server.clients.connections)
             peer.close()
 
     run(test())
@@ -286,7 +288,7 @@ def test_one_that_does_not_read_and_says_nothing_is_taken_for_dead() -> None:
             for seconds in (0, 1, 2, 3, 4):
                 connection.tick(now + seconds)
             connection.tick(now + 60)
-            await found.until(lambda: not found.server.connections)
+            await found.until(lambda: not found.server.clients.connections)
             peer.close()
 
     run(test())
@@ -305,7 +307,7 @@ def test_clients_are_told_that_the_broker_stops() -> None:
             for ended in await asyncio.gather(*waiting):
                 assert isinstance(ended, ConnectionClosedError)
                 assert ended.args[0] == CloseCode.CONNECTION_FORCED
-            assert not found.server.connections
+            assert not found.server.clients.connections
             with pytest.raises(PeerGoneError):
                 await client(RawConnection, found.port)
             for peer in peers:
@@ -332,7 +334,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
                 await client(peer.send_command, "queue.declare", queue=f"q{number}", durable=True)
             await found.server.close()
             assert asyncio.all_tasks() == before
-            assert not found.server.connections
+            assert not found.server.clients.connections
             assert found.broker.turn.workers == {}
             peer.close()
             silent.close()
@@ -351,7 +353,7 @@ def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path) -> No
         async with served(tmp_path) as found:
             peer = await stuck(found)
             await found.server.close()
-            assert not found.server.connections
+            assert not found.server.clients.connections
             assert found.broker.queues["much"].acquired_count == 0
             connections: Any = found.server.protocols.find(PROTOCOL_HEADER)
             assert len(connections.sessions) == 0

@@ -82,13 +82,13 @@ def test_the_sockets_end_is_freed_at_once_too() -> None:
     async def test() -> None:
         async with served() as found:
             peers = [await blocking(RawPeer, found.port) for _ in range(3)]
-            kept = [weakref.ref(each) for each in found.server.connections]
+            kept = [weakref.ref(each) for each in found.server.clients.connections]
             gc.collect()
             gc.disable()
             try:
                 for peer in peers:
                     await blocking(_leave, peer)
-                await found.until(lambda: not found.server.connections)
+                await found.until(lambda: not found.server.clients.connections)
                 await found.until(lambda: not any(each() for each in kept))
             finally:
                 gc.enable()

@@ -126,7 +126,8 @@ class Served:
     def connection_of(self, client: RawConnection) -> SocketConnection:
         """The broker's end of a client's socket."""
         name = client.socket.getsockname()
-        for connection in self.server.connections:
+        for connection in self.server.clients.connections:
+            assert isinstance(connection, SocketConnection)
             transport: Any = connection._transport
             if transport.get_extra_info("peername") == name:
                 return connection
