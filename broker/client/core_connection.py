@@ -242,8 +242,13 @@ class ConnectionCore:
             except InterruptedByLoss:
                 continue
             self.sessions.append(session)
-            session.is_ready = True
+            session.commands.is_ready = True
             return session
+
+    def session_closed(self, session: SessionCore) -> None:
+        """A session was closed, or could not even be used."""
+        if session in self.sessions:
+            self.sessions.remove(session)
 
     async def close(self, timeout: float | None) -> None:
         """Close all sessions, then the connection. A connection that cannot be used any more is closed all the same.

@@ -15,10 +15,12 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.client.address import Address, format_address, parse_address
 from broker.client.address_options import RECEIVER, address_target
+from broker.client.core_commands import SessionCommands
 from broker.client.errors import Empty, LinkClosedError, LinkError, NotFound
 from broker.client.interruption import InterruptedByLoss
 from broker.client.message import Message
@@ -37,7 +39,6 @@ from broker.client.resolution import (
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 
 if TYPE_CHECKING:
-    from broker.client.core_session import SessionCore
     from broker.client.machine import WireSession
 
 _UNLIMITED: Final = 0xFFFFFFFF
@@ -57,10 +58,12 @@ class ReceiverCore:
     """A receiver.
 
     Args:
-        session: what it belongs to.
+        session: what its session asks of the broker.
         address: where from.
         capacity: messages that may wait here to be fetched; 0 for none.
         destination: its name in the session.
+        unaccepted: command numbers of what was fetched in the session and is not settled.
+        on_closed: is told when it is closed.
 
     Attributes:
         incoming: messages that wait to be fetched.
@@ -71,9 +74,18 @@ class ReceiverCore:
         AddressError: the address cannot be used.
     """
 
-    def __init__(self, session: SessionCore, address: str, capacity: int, destination: str) -> None:
+    def __init__(
+        self,
+        session: SessionCommands,
+        address: str,
+        capacity: int,
+        destination: str,
+        unaccepted: dict[int, None],
+        on_closed: Callable[[ReceiverCore], None],
+    ) -> None:
         parsed = parse_address(address)
         self.session = session
+        self._unaccepted, self._on_closed = unaccepted, on_closed
         self.target = make_unique(parsed, address_target(parsed))
         self.capacity = max(0, capacity)
         self.destination = destination
@@ -178,7 +190,7 @@ class ReceiverCore:
         wire, number = self.session.wire, message.delivery.number
         wire.ledger.release([[number, number]])
         if self.is_accepting:
-            self.session.unaccepted[number] = self
+            self._unaccepted[number] = None
         self._credit = 0
         self._untold += 1
         if self._untold * _TELLS_PER_CAPACITY >= self.capacity or not self.incoming:
@@ -273,7 +285,7 @@ class ReceiverCore:
                 await session.again(self._finish, deadline)
         finally:
             self.is_attached = False
-            session.receivers.pop(self.destination, None)
+            self._on_closed(self)
             self.incoming.clear()
             self.failure = self.failure or LinkClosedError(f"the receiver from {self.target.name!r} is closed")
 

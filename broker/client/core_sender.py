@@ -7,19 +7,18 @@ and at-most-once nothing is waited for, and nothing is sent again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from broker.client.address import parse_address
 from broker.client.address_options import SENDER, address_target
+from broker.client.core_commands import SessionCommands
 from broker.client.errors import LinkClosedError, LinkError, NotFound, Timeout
 from broker.client.message import Message, encode_message
 from broker.client.resolution import Call, Node, bind_calls, delete_node, make_unique, resolve, unbind_calls
 from formats.amqp_0_10.codes import AcceptMode, AcquireMode
 from formats.amqp_0_10.commands import encode_command
 from formats.wording import plural
-
-if TYPE_CHECKING:
-    from broker.client.core_session import SessionCore
 
 #: Every so many messages one asks the broker to say at once what it has completed: this part of the capacity.
 _ASKS_PER_CAPACITY: Final = 4
@@ -39,9 +38,11 @@ class SenderCore:
     """A sender.
 
     Args:
-        session: what it belongs to.
+        session: what its session asks of the broker.
         address: where to.
         capacity: messages under way at most, at least 1.
+        under_way: what the session has sent and the broker has not completed, by command number.
+        on_closed: is told when it is closed.
 
     Attributes:
         unsettled: messages under way.
@@ -51,9 +52,17 @@ class SenderCore:
         AddressError: the address cannot be used.
     """
 
-    def __init__(self, session: SessionCore, address: str, capacity: int) -> None:
+    def __init__(
+        self,
+        session: SessionCommands,
+        address: str,
+        capacity: int,
+        under_way: dict[int, Transfer],
+        on_closed: Callable[[SenderCore], None],
+    ) -> None:
         parsed = parse_address(address)
         self.session = session
+        self._under_way, self._on_closed = under_way, on_closed
         self.target = make_unique(parsed, address_target(parsed))
         self.capacity = max(1, capacity)
         self.unsettled = 0
@@ -129,12 +138,11 @@ class SenderCore:
             self._until_asking = self.capacity // _ASKS_PER_CAPACITY
             is_asking = True
         payload = self._asking_payload if is_asking else self._payload
-        session = self.session
-        number = session.wire.send_payload(payload, transfer.header, transfer.body)
+        number = self.session.wire.send_payload(payload, transfer.header, transfer.body)
         if self.target.reliable is False:
             transfer.is_settled = True
         else:
-            session.unsettled[number] = transfer
+            self._under_way[number] = transfer
             self.unsettled += 1
 
     async def send(self, message: Message, *, sync: bool, timeout: float | None) -> None:
@@ -214,8 +222,7 @@ class SenderCore:
             if self.undone():
                 await session.again(lambda: self._finish(deadline), deadline)
         finally:
-            if self in session.senders:
-                session.senders.remove(self)
+            self._on_closed(self)
             self.failure = self.failure or LinkClosedError(f"the sender to {self.target.name!r} is closed")
 
     async def _finish(self, deadline: float | None) -> None:

@@ -11,33 +11,32 @@ rolls back and says TransactionAborted.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, Protocol
 
+from broker.client.core_commands import SessionCommands, UsedConnection
 from broker.client.core_receiver import Delivery, ReceiverCore
 from broker.client.core_sender import SenderCore, Transfer
 from broker.client.errors import (
     AcknowledgeUnknown,
     LinkError,
-    MessagingError,
     SessionClosedError,
     SessionError,
-    Timeout,
     TransactionAborted,
     TransactionError,
     TransactionUnknown,
 )
 from broker.client.interruption import InterruptedByLoss
-from broker.client.machine import WireSession
 from broker.client.message import Message, mark_redelivered
 from broker.client.numbers import number_ranges
+from broker.client.resolution import Call
 from broker.protocols.amqp_0_10.session import State
 
-if TYPE_CHECKING:
-    from broker.client.core_connection import ConnectionCore
 
-_T = TypeVar("_T")
-Call: TypeAlias = tuple[str, Mapping[str, Any]]
+class OwningConnection(UsedConnection, Protocol):
+    """The connection of the application, as the session that belongs to it sees it."""
+
+    def session_closed(self, session: SessionCore) -> None:
+        """The session is closed."""
 
 
 class SessionCore:
@@ -49,24 +48,19 @@ class SessionCore:
         is_transactional: all it sends and acknowledges waits for commit.
 
     Attributes:
-        wire: the session of AMQP that is there now, or was last.
-        is_ready: the application may use `wire`.
-        failure: why the session has ended, None before.
+        commands: what it asks of the broker, on the session of AMQP that is there.
         unsettled: what was sent and is not completed, by command number, in order.
-        unaccepted: what was fetched and is neither acknowledged, released nor rejected, by command number, in order.
+        unaccepted: command numbers of what was fetched and is neither acknowledged, released nor rejected, in order.
         senders, receivers: by the order in which they were made; receivers by their destination.
     """
 
-    wire: WireSession
-
-    def __init__(self, connection: ConnectionCore, name: bytes, *, is_transactional: bool) -> None:
+    def __init__(self, connection: OwningConnection, name: bytes, *, is_transactional: bool) -> None:
         self.connection = connection
         self.driver = connection.driver
         self.name, self.is_transactional = name, is_transactional
-        self.is_ready = False
-        self.failure: SessionError | None = None
+        self.commands = SessionCommands(connection)
         self.unsettled: dict[int, Transfer] = {}
-        self.unaccepted: dict[int, ReceiverCore] = {}
+        self.unaccepted: dict[int, None] = {}
         self.senders: list[SenderCore] = []
         self.receivers: dict[str, ReceiverCore] = {}
         self._accepted: list[int] = []  # in the transaction that is open
@@ -93,110 +87,26 @@ class SessionCore:
         """See `SessionOwner`."""
         receiver = self.receivers.get(destination)
         if receiver is None:  # it was closed; the broker did not know yet
-            self.wire.ledger.release([[number, number]])
-            self.wire.send("message.release", transfers=((number, number),))
+            self.commands.wire.ledger.release([[number, number]])
+            self.commands.wire.send("message.release", transfers=((number, number),))
             return
-        receiver.incoming.append(Message.received(header, body, Delivery(receiver, self.wire, number)))
+        receiver.incoming.append(Message.received(header, body, Delivery(receiver, self.commands.wire, number)))
 
     def after_input(self) -> None:
         """All that the socket brought is taken."""
-        failure = self.wire.failure
-        if self.is_ready and isinstance(failure, SessionError):
-            self.is_ready, self.failure = False, failure
+        failure = self.commands.wire.failure
+        if self.commands.is_ready and isinstance(failure, SessionError):
+            self.commands.fail(failure)
 
     def on_lost(self) -> None:
         """The connection is gone, and what came over it will come again."""
-        self.is_ready = False
+        self.commands.is_ready = False
         self._is_settling_lost |= self._is_settling
         self._last_settling = -1
         for receiver in self.receivers.values():
             receiver.incoming.clear()
         if self.is_transactional:
             self._is_aborted = True
-
-    # ---- commands ----
-
-    def _raise_end(self, wire: WireSession) -> None:
-        """Raise why `wire` can no longer be used."""
-        failure = wire.failure
-        if isinstance(failure, SessionError):
-            raise SessionError(str(failure), failure.code)
-        raise InterruptedByLoss(str(failure))
-
-    async def invoke_all(self, calls: Iterable[Call]) -> list[Mapping[str, Any]]:
-        """Send commands and wait until the broker has done them. Gives their results, empty for those without.
-
-        Raises:
-            SessionError: the broker refused one; the session is over.
-            InterruptedByLoss: the connection was lost meanwhile.
-        """
-        wire = self.wire
-        if not wire.is_usable:
-            self._raise_end(wire)
-        pending = list(calls)
-        if not pending:
-            return []
-        numbers = [wire.send(name, **values) for name, values in pending[:-1]]
-        name, values = pending[-1]
-        last = wire.send(name, sync=True, **values)
-        numbers.append(last)
-        await self.driver.wait(lambda: wire.done.below > last or not wire.is_usable)
-        if wire.done.below <= last:
-            self._raise_end(wire)
-        return [wire.results.pop(number, {}) for number in numbers]
-
-    async def invoke(self, name: str, **values: Any) -> Mapping[str, Any]:
-        """Send one command and wait until the broker has done it. See `invoke_all`."""
-        return (await self.invoke_all([(name, values)]))[0]
-
-    def check(self) -> None:
-        """Raise why the session cannot be used, if it cannot.
-
-        Raises:
-            MessagingError: it has failed, or is closed, or its connection is.
-        """
-        if self.failure is not None:
-            raise type(self.failure)(str(self.failure), self.failure.code)
-        self.connection.check()
-
-    async def wait(self, is_ready: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait for something of this session, over as many connections as it takes. Returns whether it is there.
-
-        Raises:
-            MessagingError: the session has failed, or is closed, or its connection is.
-        """
-        found = await self.driver.wait(lambda: is_ready() or not self._may_be_used, deadline)
-        if not is_ready():
-            self.check()
-        return found
-
-    @property
-    def _may_be_used(self) -> bool:
-        try:
-            self.check()
-        except MessagingError:
-            return False
-        return True
-
-    async def again(self, work: Callable[[], Awaitable[_T]], deadline: float | None = None) -> _T:
-        """Do something that takes the broker, and again on another connection if this one is lost.
-
-        Raises:
-            Timeout: there was no connection until the deadline.
-            MessagingError: see `wait`; and what `work` raises.
-        """
-        while True:
-            if not await self.wait(lambda: self.is_ready, deadline):
-                raise Timeout("the connection was lost, and was not made again in time")
-            try:
-                return await work()
-            except InterruptedByLoss:
-                # Whoever drives the socket has seen the loss too; without that there would be no end to this.
-                await self.wait(lambda: not self.is_ready, None)
-            except SessionError as error:
-                if self.failure is None and self.wire.failure is not None:
-                    self.is_ready, self.failure = False, error
-                raise
 
     # ---- attaching ----
 
@@ -211,12 +121,11 @@ class SessionCore:
         assert connection is not None
         self._attachments += 1
         name = self.name if self._attachments == 1 else self.name + b".%d" % self._attachments
-        wire = self.wire = connection.begin_session(name, self)
+        wire = self.commands.wire = connection.begin_session(name, self)
         await self.driver.wait(lambda: wire.state is not State.ATTACHING)
-        if not wire.is_usable:
-            self._raise_end(wire)
+        self.commands.check_wire()
         if self.is_transactional:
-            await self.invoke("tx.select")
+            await self.commands.invoke("tx.select")
 
     async def recover(self) -> None:
         """Attach on a new connection, with all that was on the old one.
@@ -226,7 +135,8 @@ class SessionCore:
         """
         self.unaccepted.clear()
         self._accepted.clear()
-        transfers, self.unsettled = list(self.unsettled.values()), {}
+        transfers = list(self.unsettled.values())
+        self.unsettled.clear()
         if self.is_transactional:
             for transfer in transfers:  # gone with the transaction: the commit says so
                 transfer.is_settled = True
@@ -238,10 +148,10 @@ class SessionCore:
             for receiver in list(self.receivers.values()):
                 await receiver.attach_again()
         except SessionError as error:
-            self.failure = error
+            self.commands.failure = error
             return
         except InterruptedByLoss:
-            self.unsettled = dict(enumerate(transfers))
+            self.unsettled.update(enumerate(transfers))
             raise
         for sender in self.senders:
             if sender.failure is None:
@@ -250,29 +160,38 @@ class SessionCore:
             if transfer.sender.failure is None:  # one that failed says so, and has nowhere to send to
                 transfer.header = mark_redelivered(transfer.header)
                 transfer.sender.put(transfer)
-        self.is_ready = True
+        self.commands.is_ready = True
 
     # ---- links ----
 
     async def sender(self, address: str, capacity: int) -> SenderCore:
         """A sender. Raises as `resolution.resolve` and `wait` do."""
-        sender = SenderCore(self, address, capacity)
-        await self.again(sender.attach)
+        sender = SenderCore(self.commands, address, capacity, self.unsettled, self._sender_closed)
+        await self.commands.again(sender.attach)
         self.senders.append(sender)
         return sender
 
     async def receiver(self, address: str, capacity: int) -> ReceiverCore:
         """A receiver. Raises as `resolution.resolve` and `wait` do."""
         self._destinations += 1
-        receiver = ReceiverCore(self, address, capacity, str(self._destinations))
+        receiver = ReceiverCore(
+            self.commands, address, capacity, str(self._destinations), self.unaccepted, self._receiver_closed
+        )
         self.receivers[receiver.destination] = receiver
         try:
-            await self.again(receiver.attach)
+            await self.commands.again(receiver.attach)
         except BaseException:
             del self.receivers[receiver.destination]
             raise
         receiver.is_attached = True
         return receiver
+
+    def _sender_closed(self, sender: SenderCore) -> None:
+        if sender in self.senders:
+            self.senders.remove(sender)
+
+    def _receiver_closed(self, receiver: ReceiverCore) -> None:
+        self.receivers.pop(receiver.destination, None)
 
     def next_with_message(self) -> ReceiverCore | None:
         """The receiver whose first message came first, None if no receiver has one."""
@@ -282,10 +201,12 @@ class SessionCore:
     async def next_receiver(self, deadline: float | None) -> ReceiverCore | None:
         """The receiver that has a message, or gets one until `deadline`; None if there is none."""
         while True:
-            await self.wait(lambda: self.is_ready, deadline)
+            await self.commands.wait(lambda: self.commands.is_ready, deadline)
             for receiver in self.receivers.values():
                 receiver.ask()
-            await self.wait(lambda: self.next_with_message() is not None or not self.is_ready, deadline)
+            await self.commands.wait(
+                lambda: self.next_with_message() is not None or not self.commands.is_ready, deadline
+            )
             found = self.next_with_message()
             if found is not None or (deadline is not None and self.driver.now() >= deadline):
                 return found
@@ -299,9 +220,12 @@ class SessionCore:
             self.unaccepted.clear()
             return numbers
         delivery = message.delivery
-        if not isinstance(delivery, Delivery) or delivery.wire is not self.wire:
+        if not isinstance(delivery, Delivery) or delivery.wire is not self.commands.wire:
             return []
-        return [] if self.unaccepted.pop(delivery.number, None) is None else [delivery.number]
+        if delivery.number not in self.unaccepted:
+            return []
+        del self.unaccepted[delivery.number]
+        return [delivery.number]
 
     def settle(self, message: Message | None, name: str, **values: Any) -> int | None:
         """Send accept, release or reject for one message, or for all that are not acknowledged.
@@ -309,13 +233,13 @@ class SessionCore:
         Returns:
             the command's number, None if there was nothing to be said.
         """
-        self.check()
+        self.commands.check()
         numbers = self._take_unaccepted(message)
-        if not numbers or not self.is_ready:
+        if not numbers or not self.commands.is_ready:
             return None
         if self.is_transactional and name == "message.accept":
             self._accepted.extend(numbers)
-        number = self.wire.send(name, sync=True, transfers=number_ranges(numbers), **values)
+        number = self.commands.wire.send(name, sync=True, transfers=number_ranges(numbers), **values)
         if not self.is_transactional and name != "message.release":  # which a lost connection does as well
             self._last_settling = number
         return number
@@ -323,7 +247,7 @@ class SessionCore:
     @property
     def _is_settling(self) -> bool:
         """The broker has not confirmed all that was accepted or rejected over this connection."""
-        return self._last_settling >= 0 and self.wire.done.below <= self._last_settling
+        return self._last_settling >= 0 and self.commands.wire.done.below <= self._last_settling
 
     def _check_settled(self) -> None:
         """Raise AcknowledgeUnknown, once, if a lost connection has left something unconfirmed."""
@@ -343,10 +267,10 @@ class SessionCore:
         """
         if number is None:
             return
-        wire = self.wire
+        wire = self.commands.wire
         await self.driver.wait(lambda: wire.done.below > number or not wire.is_usable)
         if wire.done.below <= number:
-            self.check()
+            self.commands.check()
             self._check_settled()
 
     async def sync(self, deadline: float | None = None) -> None:
@@ -357,8 +281,8 @@ class SessionCore:
             LinkError: a sender has failed, and messages to it were not confirmed.
             MessagingError: see `again`.
         """
-        await self.again(lambda: self.invoke("execution.sync"), deadline)
-        await self.wait(lambda: not self.unsettled, deadline)
+        await self.commands.again(lambda: self.commands.invoke("execution.sync"), deadline)
+        await self.commands.wait(lambda: not self.unsettled, deadline)
         for sender in self.senders:
             if sender.unsettled:
                 sender.check()
@@ -378,28 +302,28 @@ class SessionCore:
             TransactionUnknown: the connection was lost meanwhile, and nobody knows.
         """
         self._check_transactional()
-        await self.wait(lambda: self.is_ready, None)
+        await self.commands.wait(lambda: self.commands.is_ready, None)
         if self._is_aborted:
             await self.rollback()
             raise TransactionAborted("the connection was lost in the transaction, which is rolled back")
         try:
-            await self.invoke("tx.commit")
+            await self.commands.invoke("tx.commit")
         except InterruptedByLoss as error:
-            await self.again(self._roll_back)
+            await self.commands.again(self._roll_back)
             raise TransactionUnknown(f"the connection was lost while the commit was under way: {error}") from None
         except SessionError as error:
-            self.is_ready, self.failure = False, error
+            self.commands.fail(error)
             raise TransactionAborted(f"the commit was refused: {error}", error.code) from None
         self._accepted.clear()
 
     async def rollback(self) -> None:
         """Take back what was sent and acknowledged. All that was received and not committed is delivered again."""
         self._check_transactional()
-        await self.again(self._roll_back)
+        await self.commands.again(self._roll_back)
 
     async def _roll_back(self) -> None:
         receivers = [receiver for receiver in self.receivers.values() if receiver.is_attached]
-        await self.invoke_all(("message.stop", {"destination": each.destination}) for each in receivers)
+        await self.commands.invoke_all(("message.stop", {"destination": each.destination}) for each in receivers)
         fetched = sorted([*self._accepted, *self.unaccepted])
         waiting = sorted(number for each in receivers for number in each.take_waiting())
         calls: list[Call] = [("tx.rollback", {})]
@@ -407,11 +331,11 @@ class SessionCore:
             calls.append(("message.release", {"transfers": number_ranges(waiting)}))
         if fetched:
             calls.append(("message.release", {"transfers": number_ranges(fetched), "set_redelivered": True}))
-        await self.invoke_all(calls)
+        await self.commands.invoke_all(calls)
         self._accepted.clear()
         self.unaccepted.clear()
         self._is_aborted = False
-        self.wire.send_completed()
+        self.commands.wire.send_completed()
         for receiver in receivers:
             receiver.grant()
 
@@ -422,7 +346,7 @@ class SessionCore:
 
     def undone(self) -> list[str]:
         """What the broker would have to confirm before this is closed, for people; empty if there is nothing."""
-        if isinstance(self.failure, SessionClosedError):
+        if isinstance(self.commands.failure, SessionClosedError):
             return []
         found = [text for link in self._links() for text in link.undone()]
         if self._is_settling or self._is_settling_lost:
@@ -437,17 +361,16 @@ class SessionCore:
             MessagingError: the session, one of its links or its connection failed before. Closed it is all the same.
         """
         try:
-            if self.is_ready or self.undone():
-                self.check()
+            if self.commands.is_ready or self.undone():
+                self.commands.check()
                 try:
                     await self._close_links(deadline)
                 finally:
                     await self._detach(deadline)
         finally:
-            self.is_ready = False
-            self.failure = SessionClosedError("the session is closed")
-            if self in self.connection.sessions:
-                self.connection.sessions.remove(self)
+            self.commands.is_ready = False
+            self.commands.failure = SessionClosedError("the session is closed")
+            self.connection.session_closed(self)
             self.driver.changed()
 
     async def _close_links(self, deadline: float | None) -> None:
@@ -464,7 +387,7 @@ class SessionCore:
             raise problems[0]
 
     async def _detach(self, deadline: float | None) -> None:
-        wire = self.wire
+        wire = self.commands.wire
         if wire.is_usable:
             wire.detach()
             await self.driver.wait(lambda: wire.state is State.DETACHED, deadline)
