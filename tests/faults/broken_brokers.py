@@ -12,6 +12,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from broker.model.broker import Broker
+from broker.model.completion import CompletionLedger, Runs
 from broker.model.errors import ModelError
 from broker.model.exchanges.exchange import Binding, Exchange
 from broker.model.message import Message
@@ -154,10 +155,21 @@ def _no_alternates() -> Iterator[None]:
         yield
 
 
+def _not_held(_self: CompletionLedger, _number: int) -> None:
+    """What waits for the disk is completed with all that does not."""
+
+
+def _release_all(self: CompletionLedger, _runs: Runs) -> None:
+    """The end of one flush completes what waits for others."""
+    self.done.add(self.done.below, self.settled - 1)
+
+
 BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "transfer completed before the sync": partial(patch.object, Broker, "publish", _publish_completed),
     "transfer to several queues completed before the sync": partial(patch.object, Broker, "publish", _publish_to_one),
     "accept completed before the sync": partial(patch.object, Queue, "dequeue", _dequeue_completed),
+    "commands completed before the sync": partial(patch.object, CompletionLedger, "hold", _not_held),
+    "commands completed with an earlier flush": partial(patch.object, CompletionLedger, "release", _release_all),
     "accept not kept": partial(patch.object, Queue, "dequeue", _dequeue_forgotten),
     "offered before the sync": partial(patch.object, Queue, "add_held", _add_at_once),
     "offered with an earlier flush": partial(patch.object, Barriers, "lower", _lower_all),

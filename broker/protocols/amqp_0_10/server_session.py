@@ -53,7 +53,7 @@ MESSAGE_TRANSFER: Final = b"\x04\x01"
 """What the payload of message.transfer begins with."""
 
 
-class SessionCarrier(StreamTransport, Output, Protocol):
+class SessionConnection(StreamTransport, Output, Protocol):
     """The connection that a session is attached to, as the session sees it.
 
     Attributes:
@@ -110,7 +110,7 @@ class ServerSession(StreamingSession):
         transaction: what it has done since the last commit; None if it is not transactional.
     """
 
-    connection: SessionCarrier
+    connection: SessionConnection
 
     __slots__ = (
         "__weakref__", "_flushes", "_stopped", "_told", "broker", "can_send", "clock", "deliveries", "destinations",
@@ -131,12 +131,12 @@ class ServerSession(StreamingSession):
         self.deliveries = Deliveries()
         self.transaction: LocalTransaction | None = None
         self._flushes: list[tuple[int, Subscription]] = []
-        self._stopped: list[SessionCarrier] = []  # until a command that takes time is done
+        self._stopped: list[SessionConnection] = []  # until a command that takes time is done
         self._told: tuple[int, int] = (-1, 0)
 
     # ---- attached to a connection ----
 
-    def attach_to(self, connection: SessionCarrier, channel: int) -> None:
+    def attach_to(self, connection: SessionConnection, channel: int) -> None:
         """A connection has it."""
         self.connection = connection
         self.reattach(channel, connection)
