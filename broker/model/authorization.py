@@ -26,7 +26,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, Protocol
 
-from broker.model.caller import Caller
+from broker.model.caller import BROKER, Caller
+from broker.model.errors import UnauthorizedError
 
 
 class Action(Enum):
@@ -78,3 +79,21 @@ class AllowAll:
 
 
 ALLOW_ALL: Final = AllowAll()
+
+
+class Authorization:
+    """Where a broker's operations ask.
+
+    Attributes:
+        authorizer: decides.
+    """
+
+    def __init__(self, authorizer: Authorizer = ALLOW_ALL) -> None:
+        self.authorizer = authorizer
+
+    def check(self, caller: Caller, action: Action, object_type: ObjectType, name: str, **properties: object) -> None:
+        """Raises UnauthorizedError if the caller may not do that. `properties` are those of the table above."""
+        if caller is BROKER or self.authorizer.allows(caller, action, object_type, name, properties):
+            return
+        what = f'{action.value} {object_type.value} "{name}"'
+        raise UnauthorizedError(f"{caller.user} is not allowed to {what}")

@@ -92,7 +92,7 @@ def reject(
     for index, (queue, entry) in enumerate(moves):
         assert queue.alternate is not None
         try:
-            broker.move(queue, entry, queue.alternate, one_done)
+            broker.router.move(queue, entry, queue.alternate, one_done)
         except ModelError:
             for source, kept in moves[index:]:
                 source.release(kept, is_redelivered=True)
@@ -124,7 +124,7 @@ def subscribe(
         UnauthorizedError: the caller may not consume.
         ResourceLockedError: another one has the queue alone, or this one cannot have it alone.
     """
-    broker.authorize(caller, Action.CONSUME, ObjectType.QUEUE, queue.name)
+    broker.authorization.check(caller, Action.CONSUME, ObjectType.QUEUE, queue.name)
     if queue.exclusive_consumer is not None or (exclusive and queue.consumer_count):
         raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer, or another one")
     queue.add_consumer(consumer)
@@ -148,6 +148,6 @@ def purge(broker: Broker, caller: Caller, queue: Queue, most: int = 0) -> tuple[
         UnauthorizedError: the caller may not.
         InternalError: a journal cannot be written.
     """
-    broker.authorize(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
+    broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
     count, is_written = queue.purge(most)
     return count, Settled.SYNCED if is_written else Settled.NOW

@@ -26,7 +26,6 @@ from broker.model.memory import MemoryCeiling
 
 if TYPE_CHECKING:
     from broker.model.queues.barriers import Barrier
-    from broker.model.queues.queue import Queue
     from broker.model.store_protocol import Store
 
 _LOG: Final = log_of("Broker")
@@ -48,6 +47,33 @@ class Worker(Protocol):
         """Tell the peer what is completed, if that is news."""
 
 
+class Served(Protocol):
+    """A queue, as a turn sees it.
+
+    Attributes:
+        name: its name.
+        journal: its journal; of any type that the store likes.
+        counted_memory: its `memory` when that was last counted; the turn keeps it.
+    """
+
+    name: str
+    journal: Any
+    counted_memory: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its messages take."""
+
+    def raise_barrier(self) -> Barrier:
+        """What was written to its journal is on its way to the disk."""
+
+    def lower(self, barrier: Barrier) -> None:
+        """It is there."""
+
+    def dispatch(self) -> None:
+        """Give messages to consumers. Raises ModelError if that one is gone cannot be written."""
+
+
 class Output(Protocol):
     """A connection that has something to send."""
 
@@ -64,7 +90,7 @@ class _Batch:
         self,
         turn: Turn,
         store: Store,
-        barriers: list[tuple[Queue, Barrier]],
+        barriers: list[tuple[Served, Barrier]],
         workers: list[tuple[Worker, Runs]],
         later: list[Callable[[Exception | None], None]],
     ) -> None:
@@ -91,7 +117,7 @@ class _Batch:
         turn.schedule()
 
 
-def _lower_if_synced(queue: Queue, barrier: Barrier, error: Exception | None) -> None:
+def _lower_if_synced(queue: Served, barrier: Barrier, error: Exception | None) -> None:
     if error is None:
         queue.lower(barrier)
 
@@ -126,8 +152,8 @@ class Turn:
         self._is_scheduled = False
         self._is_ending = False
         self._later: list[Callable[[Exception | None], None]] = []
-        self.ready: dict[Queue, None] = {}
-        self.written: dict[Queue, None] = {}
+        self.ready: dict[Served, None] = {}
+        self.written: dict[Served, None] = {}
         self.journals: dict[Any, None] = {}
         self.workers: dict[Worker, None] = {}
         self.outputs: dict[Output, None] = {}

@@ -85,7 +85,7 @@ async def prepare(stage: Wired) -> None:
 def test_what_is_refused_is_not_done(action: Action, tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
         await prepare(stage)
-        guard = stage.broker.authorizer = Guard((action,))
+        guard = stage.broker.authorization.authorizer = Guard((action,))
         happened: list[Event] = []
         stage.broker.events.listen(happened.append)
         queues, exchanges = dict(stage.broker.queues), dict(stage.broker.exchanges)
@@ -104,7 +104,7 @@ def test_what_is_refused_is_not_done(action: Action, tmp_path: Path) -> None:
 def test_the_broker_itself_is_never_asked_about(tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
         await prepare(stage)
-        guard = stage.broker.authorizer = Guard(tuple(Action))
+        guard = stage.broker.authorization.authorizer = Guard(tuple(Action))
         for each in operations(stage, BROKER).values():
             for operation in each:
                 await operation()
@@ -115,7 +115,7 @@ def test_the_broker_itself_is_never_asked_about(tmp_path: Path) -> None:
 
 def test_what_is_asked(tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
-        guard = stage.broker.authorizer = Guard()
+        guard = stage.broker.authorization.authorizer = Guard()
         anna, arguments = Somebody("anna@QPID"), typed_map({"qpid.max_count": 5})
         wiring = stage.wiring
         await wiring.declare_exchange("e", "topic", durable=True, alternate="amq.fanout", caller=anna)
@@ -177,7 +177,7 @@ def guarded(*refused: Action, checks_publish: bool = True) -> tuple[Client, Guar
     opened = world.open_client()
     opened.declare("q")
     opened.sync()
-    guard = world.broker.authorizer = Guard(refused, checks_publish=checks_publish)
+    guard = world.broker.authorization.authorizer = Guard(refused, checks_publish=checks_publish)
     world.sessions.checks_publish = guard.checks_publish
     client = world.open_client(name=b"guarded")
     return client, guard

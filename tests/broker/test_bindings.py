@@ -88,7 +88,7 @@ class TestInitialValue:
                 await stage.wiring.declare_queue(name)
             message = stage.message("k", b"1")
             message.expires_at = stage.broker.clock() + 1000
-            stage.broker.publish(message, stage.broker.exchanges["x"])
+            stage.broker.router.publish(message, stage.broker.exchanges["x"])
             await stage.wiring.bind("in time", "x", "")
             message.expires_at = stage.broker.clock() - 1
             await stage.wiring.bind("late", "x", "")
@@ -135,8 +135,8 @@ class TestInitialValueOnDisk:
             )
             await broker.wiring.declare_exchange("x", "fanout", arguments=INITIAL)
             await broker.wiring.declare_queue("q")
-            broker.publish(PlainMessage("q", b"1234"), broker.exchanges[""])
-            broker.publish(PlainMessage("k", b"56"), broker.exchanges["x"])
+            broker.router.publish(PlainMessage("q", b"1234"), broker.exchanges[""])
+            broker.router.publish(PlainMessage("k", b"56"), broker.exchanges["x"])
             assert await broker.wiring.bind("q", "x", "") is not None
             assert [each.message.body for each in broker.queues["q"].available()] == [b"1234"]
 

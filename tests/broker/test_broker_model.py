@@ -16,7 +16,6 @@ from broker.model.errors import InternalError, ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.message import Message
 from broker.model.queues.queue import Queue
-from broker.model.transactions.local import LocalTransaction
 from broker.settings import BrokerSettings
 from formats.broker_records.errors import BrokerRecordError
 from store.module import Module
@@ -141,7 +140,7 @@ def moved(model: Model, *, durable: bool) -> tuple[Queue, Any, Queue]:
 def test_a_message_leaves_when_it_is_kept_where_it_goes(model: Model) -> None:
     source, entry, target = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
     model.run()
     assert (len(source.journal.live), len(target.journal.live), done) == (1, 1, [])
     model.store.complete()
@@ -158,7 +157,7 @@ def test_a_message_leaves_when_it_is_kept_where_it_goes(model: Model) -> None:
 def test_a_message_that_nobody_keeps_moves_at_once(model: Model) -> None:
     source, entry, target = moved(model, durable=False)
     done: list[Exception | None] = []
-    model.broker.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
     assert done == [None]
     assert bodies(source, target) == [[], [b"1"]]
 
@@ -166,7 +165,7 @@ def test_a_message_that_nobody_keeps_moves_at_once(model: Model) -> None:
 def test_a_message_that_goes_nowhere_is_dropped(model: Model) -> None:
     source, entry, _ = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.move(source, entry, model.broker.exchanges["amq.topic"], done.append)
+    model.broker.router.move(source, entry, model.broker.exchanges["amq.topic"], done.append)
     assert source.is_empty
     assert done == []
     model.sync()
@@ -179,14 +178,14 @@ def test_a_message_that_cannot_move_stays(model: Model) -> None:
     target.journal.is_full = True
     done: list[Exception | None] = []
     with pytest.raises(ResourceLimitExceededError):
-        model.broker.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+        model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
     assert (source.acquired_count, len(source.journal.live), done) == (1, 1, [])
 
 
 def test_a_message_stays_when_it_is_not_known_to_be_kept(model: Model) -> None:
     source, entry, _ = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
     model.run()
     failure = FakeFailedError("gone")
     model.store.complete(error=failure)
@@ -200,7 +199,7 @@ def test_a_message_that_cannot_leave_does_not_stop_the_others(model: Model) -> N
     source, entry, _ = moved(model, durable=True)
     done: list[Exception | None] = []
     others: list[Exception | None] = []
-    model.broker.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
     model.turn.when_synced(others.append)
     model.run()
     source.journal.has_failed = True
@@ -213,7 +212,7 @@ def test_a_message_that_cannot_leave_does_not_stop_the_others(model: Model) -> N
 def test_a_message_whose_queue_goes_while_it_moves(model: Model) -> None:
     source, entry, target = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
     model.run()
     source.deleted()
     model.sync()
@@ -249,7 +248,7 @@ def test_what_was_delivered_is_told_at_the_end(model: Model) -> None:
     giver_back = model.consumer(queues[1], 1)
     model.sync()
     queues[1].release(giver_back.entries[0], is_redelivered=False)
-    transaction = LocalTransaction(model.broker, 0)
+    transaction = model.broker.begin_transaction(0)
     transaction.publish(model.message("untouched", b"4"), model.broker.exchanges[""])
     transaction.commit(lambda _: None)  # under way: nobody had it
     assert model.broker.close()
@@ -269,7 +268,7 @@ def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: bool) 
             for _ in range(50):
                 message = TrackedMessage("q", b"x", store=found.store)
                 references.append(weakref.ref(message))
-                found.broker.publish(message, found.broker.exchanges[""])
+                found.broker.router.publish(message, found.broker.exchanges[""])
             await found.synced()
             del message, queue
             gc.collect()
@@ -327,7 +326,7 @@ def test_a_commit_is_there_again_and_what_was_not_committed_is_not(tmp_path: Pat
                 await found.wiring.declare_queue(name, durable=True)
             await found.publish("", "a", b"old")
             taker = await found.consumer(found.broker.queues["a"])
-            transactions = [LocalTransaction(found.broker, 0) for _ in range(2)]
+            transactions = [found.broker.begin_transaction(0) for _ in range(2)]
             for number, transaction in enumerate(transactions):
                 for name in ("a", "b"):
                     transaction.publish(found.message(name, b"%d" % number), found.broker.exchanges[""])

@@ -13,7 +13,6 @@ from broker.model.exchanges.sent_messages import SentMessages, sent_messages
 from broker.model.exchanges.types import EXCHANGE_TYPES
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.queue import Queue
-from broker.model.transactions.local import LocalTransaction
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.types import code_of
 from formats.plain import plain_map
@@ -100,8 +99,8 @@ class TestNumbers:
     def test_the_message_that_came_stays_as_it_is(self, model: Model) -> None:
         exchange = make(model, "direct", NUMBERED, "q")
         message = model.message("k", b"x")
-        model.broker.publish(message, exchange)
-        model.broker.publish(message, exchange)
+        model.broker.router.publish(message, exchange)
+        model.broker.router.publish(message, exchange)
         assert plain_map(message.headers()) == {}
         assert numbers(model.broker.queues["q"]) == [0, 1]
 
@@ -136,7 +135,7 @@ class TestNumbers:
         source = model.broker.queues["source"]
         (entry,) = source.entries()
         source.acquire(entry)
-        model.broker.move(source, entry, other, lambda error: None)
+        model.broker.router.move(source, entry, other, lambda error: None)
         model.run()
         model.publish("", b"sent", exchange="other")
         assert numbers(model.broker.queues["dead"]) == [None, 0, None, 0]
@@ -164,8 +163,8 @@ class TestNumbers:
 class TestTransactions:
     def test_numbers_rise_in_the_order_of_commits(self, model: Model) -> None:
         exchange = make(model, "direct", BOTH, "q")
-        first, second = (LocalTransaction(model.broker, 0) for _ in range(2))
-        rolled_back = LocalTransaction(model.broker, 0)
+        first, second = (model.broker.begin_transaction(0) for _ in range(2))
+        rolled_back = model.broker.begin_transaction(0)
         for transaction, body in ((first, b"1"), (second, b"2"), (rolled_back, b"3"), (first, b"4")):
             transaction.publish(model.message("k", body), exchange)
         model.publish("k", b"plain", exchange="x")
@@ -183,7 +182,7 @@ class TestTransactions:
 
     def test_on_all_queues_the_same_number(self, model: Model) -> None:
         exchange = make(model, "fanout", NUMBERED, "q", "r")
-        transaction = LocalTransaction(model.broker, 0)
+        transaction = model.broker.begin_transaction(0)
         transaction.publish(model.message("k", b"1"), exchange)
         transaction.commit(lambda error: None)
         assert numbers(model.broker.queues["q"]) == numbers(model.broker.queues["r"]) == [0]
@@ -191,7 +190,7 @@ class TestTransactions:
     def test_what_is_not_committed_is_not_the_last(self) -> None:
         model = Model(BrokerSettings(queue_limit_bytes=4))
         exchange = make(model, "direct", INITIAL, "q")
-        transaction = LocalTransaction(model.broker, 0)
+        transaction = model.broker.begin_transaction(0)
         transaction.publish(model.message("k", b"too large"), exchange)
         with pytest.raises(ResourceLimitExceededError):
             transaction.commit(lambda error: None)

@@ -25,7 +25,7 @@ def results() -> Results:
 
 
 def begin(model: Model, most_bytes: int = 0) -> LocalTransaction:
-    return LocalTransaction(model.broker, most_bytes)
+    return model.broker.begin_transaction(most_bytes)
 
 
 def publish(model: Model, transaction: LocalTransaction, key: str, body: bytes, *, persistent: bool = True) -> None:

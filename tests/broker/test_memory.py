@@ -11,7 +11,6 @@ from broker.log.logs import NOTICE
 from broker.model import memory
 from broker.model.errors import ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
-from broker.model.transactions.local import LocalTransaction
 from broker.settings import BrokerSettings
 from tests.support.fake_store import Model
 
@@ -122,7 +121,7 @@ def test_queues_transactions_and_unfinished_messages_are_held() -> None:
     model = Model(BrokerSettings(memory_bytes=LIMIT))
     queue = model.queue("q")
     model.publish("q", b"123", b"")
-    transaction = LocalTransaction(model.broker, 0)
+    transaction = model.broker.begin_transaction(0)
     transaction.publish(model.message("q", b"4567"), model.broker.exchanges[""])
     model.broker.unfinished_bytes = lambda: 1000
     assert model.broker.held_memory() == 3 * MESSAGE_OVERHEAD + 3 + 4 + 1000
@@ -154,7 +153,7 @@ def test_a_transaction_grows_too() -> None:
     ceiling = model.broker.memory
     ceiling._resident = lambda: 1 << 40
     model.queue("q")
-    transaction = LocalTransaction(model.broker, 0)
+    transaction = model.broker.begin_transaction(0)
     with pytest.raises(ResourceLimitExceededError, match="--broker-memory"):  # noqa: PT012 – whichever it is
         for _ in range(12):
             transaction.publish(model.message("q", bytes(LIMIT // 10)), model.broker.exchanges[""])

@@ -140,7 +140,7 @@ def test_flushes_that_end_in_another_order(model: Model) -> None:
 def test_what_expires_in_a_journal_that_has_failed_stops_nobody(model: Model) -> None:
     """Its removal cannot be written: nobody gets it, and all others go on."""
     failed, other = model.queue("failed", durable=True), model.queue("other")
-    model.broker.publish(model.message("failed", b"old", expires_at=model.now + 1), model.broker.exchanges[""])
+    model.broker.router.publish(model.message("failed", b"old", expires_at=model.now + 1), model.broker.exchanges[""])
     model.sync()
     model.publish("failed", b"transient", persistent=False)
     model.publish("other", b"1")
@@ -156,7 +156,7 @@ def test_what_expires_in_a_journal_that_has_failed_stops_nobody(model: Model) ->
 def test_looking_for_what_has_expired_goes_on_when_a_journal_has_failed(model: Model) -> None:
     for name in ("failed", "healthy"):
         model.queue(name, durable=True)
-        model.broker.publish(model.message(name, b"old", expires_at=model.now + 1), model.broker.exchanges[""])
+        model.broker.router.publish(model.message(name, b"old", expires_at=model.now + 1), model.broker.exchanges[""])
     model.sync()
     model.broker.queues["failed"].journal.has_failed = True
     model.now += 2

@@ -17,7 +17,6 @@ from broker.model.message import Handling
 from broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
 from broker.model.queues.idle import IdleQueues
 from broker.model.queues.queue import Queue
-from broker.model.transactions.local import LocalTransaction
 from broker.settings import BrokerSettings
 from formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
@@ -40,7 +39,7 @@ def model() -> Model:
 
 def make(model: Model, name: str, *, durable: bool = False, **asked: Any) -> Queue:
     journal = model.store.journal(name) if durable else None
-    queue = model.broker.make_queue(
+    queue = model.broker.queue_factory.make(
         name,
         durable=durable,
         auto_delete=True,
@@ -127,7 +126,7 @@ def test_all_queues_or_none(model: Model) -> None:
 def test_a_transaction_counts_what_it_brings(model: Model) -> None:
     queue = make(model, "q", most_messages=2)
     for many, has_room in ((3, False), (2, True)):
-        transaction = LocalTransaction(model.broker, 0)
+        transaction = model.broker.begin_transaction(0)
         for number in range(many):
             transaction.publish(model.message("q", b"%d" % number), model.broker.exchanges[""])
         results: list[object] = []
@@ -156,9 +155,9 @@ def test_what_the_owner_publishes_is_dropped(model: Model, owned: tuple[Queue, O
         for publisher in (owner, Owner()):
             message = by(publisher, model.message("q", b"other" if publisher is not owner else b"own"))
             message.is_persistent = persistent
-            is_promised = model.broker.publish(message, model.broker.exchanges[""])
+            is_promised = model.broker.router.publish(message, model.broker.exchanges[""])
             assert is_promised == (persistent and publisher is not owner)
-    model.broker.publish(model.message("q", b"unknown"), model.broker.exchanges[""])
+    model.broker.router.publish(model.message("q", b"unknown"), model.broker.exchanges[""])
     assert bodies(queue) == [b"other", b"other", b"unknown"]
     assert len(queue.journal.live) == 2
     assert (queue.message_count, queue.message_bytes) == (3, len(b"otherotherunknown"))
@@ -169,8 +168,8 @@ def test_others_get_what_is_dropped_here(model: Model, owned: tuple[Queue, Owner
     durable, transient = model.queue("durable", durable=True), model.queue("transient")
     for each in (queue, durable, transient):
         model.broker.exchanges["amq.fanout"].bind(each, "")
-    model.broker.publish(by(owner, model.message("", b"own")), model.broker.exchanges["amq.fanout"])
-    model.broker.publish(
+    model.broker.router.publish(by(owner, model.message("", b"own")), model.broker.exchanges["amq.fanout"])
+    model.broker.router.publish(
         by(owner, model.message("", b"passing", persistent=False)), model.broker.exchanges["amq.fanout"]
     )
     model.sync()
@@ -183,31 +182,31 @@ def test_there_is_room_for_what_is_dropped(model: Model) -> None:
     queue, owner = make(model, "q", no_local=True, most_messages=1), Owner()
     queue.owner = owner
     model.publish("q", b"1")
-    model.broker.publish(by(owner, model.message("q", b"own")), model.broker.exchanges[""])
+    model.broker.router.publish(by(owner, model.message("q", b"own")), model.broker.exchanges[""])
     with pytest.raises(ResourceLimitExceededError):
         model.publish("q", b"2")
     other = model.queue("other")
     for each in (queue, other):
         model.broker.exchanges["amq.fanout"].bind(each, "")
-    model.broker.publish(by(owner, model.message("q", b"own")), model.broker.exchanges["amq.fanout"])
+    model.broker.router.publish(by(owner, model.message("q", b"own")), model.broker.exchanges["amq.fanout"])
     assert bodies(queue) == [b"1"]
     assert bodies(other) == [b"own"]
 
 
 def test_without_an_owner_everything_is_taken(model: Model) -> None:
     queue, publisher = make(model, "q", no_local=True), Owner()
-    model.broker.publish(by(publisher, model.message("q", b"1")), model.broker.exchanges[""])
+    model.broker.router.publish(by(publisher, model.message("q", b"1")), model.broker.exchanges[""])
     queue.owner = publisher
-    model.broker.publish(by(publisher, model.message("q", b"2")), model.broker.exchanges[""])
+    model.broker.router.publish(by(publisher, model.message("q", b"2")), model.broker.exchanges[""])
     queue.owner = None
-    model.broker.publish(by(publisher, model.message("q", b"3")), model.broker.exchanges[""])
+    model.broker.router.publish(by(publisher, model.message("q", b"3")), model.broker.exchanges[""])
     assert bodies(queue) == [b"1", b"3"]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_transaction_drops_at_commit(model: Model, owned: tuple[Queue, Owner], persistent: bool) -> None:
     queue, owner = owned
-    transaction = LocalTransaction(model.broker, 0)
+    transaction = model.broker.begin_transaction(0)
     for publisher, body in ((owner, b"own"), (Owner(), b"other")):
         message = by(publisher, model.message("q", body, persistent=persistent))
         transaction.publish(message, model.broker.exchanges[""])

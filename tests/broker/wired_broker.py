@@ -15,7 +15,6 @@ from broker.model.queues.consumer import TAKEN_LAST
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
 from broker.model.store_protocol import Store
-from broker.model.topology.wiring import Wiring
 from broker.settings import BrokerSettings
 from formats.values import TypedMap, typed_map
 from store.module import Module
@@ -85,7 +84,7 @@ class Wired:
 
     def __init__(self, broker: Broker) -> None:
         self.broker, self.store = broker, broker.store
-        self.wiring = Wiring(broker)
+        self.wiring = broker.wiring
 
     def message(self, key: str, body: bytes, *, persistent: bool = True) -> PlainMessage:
         return PlainMessage(key, body, persistent=persistent, store=self.store)
@@ -93,7 +92,7 @@ class Wired:
     async def publish(self, exchange: str, key: str, *bodies: bytes, persistent: bool = True) -> None:
         """Publish messages, until they are on the disk."""
         for body in bodies:
-            self.broker.publish(self.message(key, body, persistent=persistent), self.broker.exchanges[exchange])
+            self.broker.router.publish(self.message(key, body, persistent=persistent), self.broker.exchanges[exchange])
         await self.synced()
 
     async def synced(self) -> None:

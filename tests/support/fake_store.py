@@ -211,7 +211,9 @@ class Model:
 
     def queue(self, name: str, *, durable: bool = False) -> Queue:
         journal = self.store.journal(name) if durable else None
-        queue = self.broker.make_queue(name, durable=durable, auto_delete=False, arguments=EMPTY_MAP, journal=journal)
+        queue = self.broker.queue_factory.make(
+            name, durable=durable, auto_delete=False, arguments=EMPTY_MAP, journal=journal
+        )
         self.broker.queues[name] = queue
         return queue
 
@@ -224,7 +226,7 @@ class Model:
     def publish(self, key: str, *bodies: bytes, persistent: bool = True, exchange: str = "") -> list[bool]:
         """Publish messages in the turn that lasts; whether each waits for the disk."""
         target = self.broker.exchanges[exchange]
-        return [self.broker.publish(self.message(key, body, persistent=persistent), target) for body in bodies]
+        return [self.broker.router.publish(self.message(key, body, persistent=persistent), target) for body in bodies]
 
     def run(self) -> None:
         """The turn's end, and all that follows."""

@@ -8,32 +8,62 @@ part           what it decides                                 without it
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.model.memory import MESSAGE_OVERHEAD
-from broker.model.queues.arguments import REJECT, QueueArguments
+from broker.model.queues.arguments import NO_ARGUMENTS, REJECT, QueueArguments
 from broker.model.queues.eligibility import NoLocal
 from broker.model.queues.limits import Reject
 from broker.model.queues.queue import Queue
+from formats.values import TypedMap
+
+if TYPE_CHECKING:
+    from broker.model.store_protocol import Store
+    from broker.model.turn import Turn
 
 _NO_LOCAL: Final = NoLocal()
 
 
-def make_queue(name: str, turn: Any, asked: QueueArguments, max_bytes: int, **named: Any) -> Queue:
-    """A queue as its declaration wants it.
+class QueueFactory:
+    """Makes the queues of one broker.
 
     Args:
-        name: its name.
-        turn: serves it.
-        asked: what the arguments of the declaration say.
+        turn: serves them.
+        store: what keeps durable ones; None if nothing is kept.
         max_bytes: bytes that a queue holds at most if it does not say. What it says itself counts headers and content,
             as in qpidd; this counts what messages take in memory.
-        named: all else that `Queue` has.
+        clock: seconds since 1970.
     """
-    eligibility = _NO_LOCAL if asked.no_local else None
-    queue = Queue(name, turn, limit=_limit(asked, max_bytes), eligibility=eligibility, **named)
-    queue.auto_delete_seconds = asked.auto_delete_seconds
-    return queue
+
+    def __init__(self, turn: Turn, store: Store | None, max_bytes: int, clock: Callable[[], float]) -> None:
+        self._turn, self._store, self._max_bytes, self._clock = turn, store, max_bytes, clock
+
+    def make(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        arguments: TypedMap,
+        asked: QueueArguments = NO_ARGUMENTS,
+        journal: Any = None,
+    ) -> Queue:
+        """A queue as its declaration wants it; `asked` is what its arguments say, `journal` what the store made."""
+        queue = Queue(
+            name,
+            self._turn,
+            durable=durable,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            store=None if journal is None else self._store,
+            journal=journal,
+            limit=_limit(asked, self._max_bytes),
+            eligibility=_NO_LOCAL if asked.no_local else None,
+            clock=self._clock,
+        )
+        queue.auto_delete_seconds = asked.auto_delete_seconds
+        return queue
 
 
 def _limit(asked: QueueArguments, max_bytes: int) -> Reject | None:

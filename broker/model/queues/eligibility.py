@@ -12,11 +12,23 @@ Source: inventory 003_001, section 3 (no-local).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from broker.model.message import Message
-    from broker.model.queues.queue import Queue
+    from broker.model.queues.consumer import Consumer
+
+
+class Owned(Protocol):
+    """Who has a queue alone.
+
+    Attributes:
+        owner: the session to which it is exclusive; None if there is none.
+        exclusive_consumer: likewise, its consumer.
+    """
+
+    owner: object | None
+    exclusive_consumer: Consumer | None
 
 
 class NoLocal:
@@ -25,7 +37,7 @@ class NoLocal:
     __slots__ = ()
 
     @staticmethod
-    def admits(queue: Queue, message: Message) -> bool:
+    def admits(queue: Owned, message: Message) -> bool:
         """Whether the message came over another connection than that of the queue's present owner."""
         publisher = message.handling.publisher
         owner = queue.owner if queue.owner is not None else queue.exclusive_consumer

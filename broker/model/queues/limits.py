@@ -8,13 +8,26 @@ A queue without a limit has none of these. Source: inventory 003_001, section 3;
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.model.errors import ResourceLimitExceededError
 
 if TYPE_CHECKING:
     from broker.model.message import Message
-    from broker.model.queues.queue import Queue
+
+
+class Depth(Protocol):
+    """How much a queue holds, those that consumers hold included.
+
+    Attributes:
+        name: the queue's.
+        message_count: messages.
+        message_bytes: their headers and content.
+    """
+
+    name: str
+    message_count: int
+    message_bytes: int
 
 
 class Reject:
@@ -36,14 +49,14 @@ class Reject:
         self.max_messages, self.max_bytes = max_messages or sys.maxsize, max_bytes or sys.maxsize
         self.overhead = overhead
 
-    def check(self, queue: Queue, message: Message) -> None:
+    def check(self, queue: Depth, message: Message) -> None:
         """Raises ResourceLimitExceededError if the queue has no room for the message."""
         overhead, count = self.overhead, queue.message_count
         size = queue.message_bytes + message.size + overhead * count + overhead
         if size > self.max_bytes or count >= self.max_messages:
             self.check_all(queue, 1, message.size)
 
-    def check_all(self, queue: Queue, count: int, size: int) -> None:
+    def check_all(self, queue: Depth, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""
         if queue.message_count + count > self.max_messages:
             used = f"{queue.message_count} of {self.max_messages} messages are on it"

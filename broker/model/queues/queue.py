@@ -20,8 +20,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.model.errors import InternalError, ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD
@@ -31,7 +31,6 @@ from broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, LEAVING, U
 from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.exchanges.exchange import Exchange
     from broker.model.message import Message
     from broker.model.queues.eligibility import NoLocal
     from broker.model.queues.limits import Reject
@@ -39,6 +38,23 @@ if TYPE_CHECKING:
     from broker.model.turn import Turn
 
 _new_entry: Final = Entry.__new__
+
+
+class Alternate(Protocol):
+    """An exchange, as a queue's alternate one: where what is rejected goes, and what is left over.
+
+    Attributes:
+        name: its name.
+    """
+
+    name: str
+
+    @property
+    def alternate(self) -> Alternate | None:
+        """Where goes in turn what it has no queue for."""
+
+    def route(self, message: Message) -> Sequence[Queue]:
+        """The queues that a message goes to, each once."""
 
 
 class Queue:
@@ -94,7 +110,7 @@ class Queue:
         self.limit, self.eligibility = limit, eligibility
         self._append = None if store is None else store.append
         self._turn, self._clock = turn, clock
-        self.alternate: Exchange | None = None
+        self.alternate: Alternate | None = None
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False

@@ -16,7 +16,7 @@ key, has had its messages and is offered nothing; nor are bindings that are reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.log.logs import log_of
@@ -29,7 +29,8 @@ from formats.catalogue import BindingEntry
 from formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from broker.model.broker import Broker
+    from broker.model.router import Router
+    from broker.model.turn import Turn
 
 _LOG: Final = log_of("Model")
 
@@ -38,12 +39,14 @@ class BindingMaker:
     """Makes and removes the bindings of one broker.
 
     Args:
-        broker: the broker.
-        kept: what its store keeps.
+        router: offers initial values to queues.
+        turn: is to have an end when it did.
+        kept: what the store keeps.
+        clock: seconds since 1970.
     """
 
-    def __init__(self, broker: Broker, kept: KeptWiring) -> None:
-        self._broker, self._kept = broker, kept
+    def __init__(self, router: Router, turn: Turn, kept: KeptWiring, clock: Callable[[], float]) -> None:
+        self._router, self._turn, self._kept, self._clock = router, turn, kept, clock
 
     async def bind(self, queue: Queue, exchange: Exchange, key: str, arguments: TypedMap) -> Binding | None:
         """Bind a queue. Returns the binding; None if it was there.
@@ -79,16 +82,16 @@ class BindingMaker:
 
     def _offer_last(self, exchange: Exchange, binding: Binding) -> None:
         message = None if exchange.sent is None else exchange.sent.last
-        if message is None or 0 < message.expires_at <= self._broker.clock():
+        if message is None or 0 < message.expires_at <= self._clock():
             return
         if not exchange.is_asked_for(message, binding):
             return
         queue = binding.queue
         try:
-            self._broker.put(message, (queue,))
+            self._router.put(message, (queue,))
         except ModelError as error:
             _LOG.warning('Queue "%s" goes without the initial value of "%s": %s', queue.name, exchange.name, error)
-        self._broker.turn.schedule()
+        self._turn.schedule()
 
     async def _forget(self, replaced: Binding) -> None:
         try:

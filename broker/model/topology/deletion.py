@@ -13,6 +13,7 @@ If 2 or 4 fails, everything is as it was before, but for the messages that have 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,8 @@ from broker.model.queues.queue import Queue
 from broker.model.topology.kept_wiring import KeptWiring
 
 if TYPE_CHECKING:
-    from broker.model.broker import Broker
+    from broker.model.queues.queue import Alternate
+    from broker.model.router import Router
 
 #: So many messages move at once; then others have their turn.
 MOVED_AT_ONCE: Final = 1000
@@ -35,12 +37,16 @@ class QueueRemoval:
     """Removes the queues of one broker.
 
     Args:
-        broker: the broker.
-        kept: what its store keeps.
+        queues: name -> queue.
+        exchanges: name -> exchange.
+        router: moves messages.
+        kept: what the store keeps.
     """
 
-    def __init__(self, broker: Broker, kept: KeptWiring) -> None:
-        self._broker, self._kept = broker, kept
+    def __init__(
+        self, queues: dict[str, Queue], exchanges: Mapping[str, Exchange], router: Router, kept: KeptWiring
+    ) -> None:
+        self._queues, self._exchanges, self._router, self._kept = queues, exchanges, router, kept
 
     async def remove(self, queue: Queue) -> list[Exchange]:
         """Remove a queue. Returns the exchanges that it was bound to.
@@ -62,36 +68,33 @@ class QueueRemoval:
     # ---- exchanges ----
 
     def _leave(self, queue: Queue) -> dict[Exchange, list[Binding]]:
-        broker = self._broker
-        del broker.queues[queue.name]
+        del self._queues[queue.name]
         self._forget(queue)
-        left = ((exchange, exchange.unbind_queue(queue)) for exchange in broker.exchanges.values())
+        left = ((exchange, exchange.unbind_queue(queue)) for exchange in self._exchanges.values())
         return {exchange: bindings for exchange, bindings in left if bindings}
 
     def _return(self, queue: Queue, left: dict[Exchange, list[Binding]]) -> None:
-        self._broker.queues[queue.name] = queue
+        self._queues[queue.name] = queue
         for exchange, bindings in left.items():
             for binding in bindings:
                 exchange.add(binding)
 
     def _forget(self, queue: Queue) -> None:
-        default = self._broker.exchanges[""]
+        default = self._exchanges[""]
         assert isinstance(default, DefaultExchange)
         default.forget(queue.name)
 
     # ---- messages ----
 
-    async def _move_messages(self, queue: Queue, exchange: Exchange) -> None:
+    async def _move_messages(self, queue: Queue, exchange: Alternate) -> None:
         while entries := list(islice(queue.outstanding(), MOVED_AT_ONCE)):
             failures = await self._move(queue, entries, exchange)
             if failures:
                 raise failures.pop(0)  # an error that is kept by a frame that it has passed would stay, with the queue
             await asyncio.sleep(0)
 
-    async def _move(self, queue: Queue, entries: list[Entry], exchange: Exchange) -> list[ModelError]:
+    async def _move(self, queue: Queue, entries: list[Entry], exchange: Alternate) -> list[ModelError]:
         """Move messages. What fails stays, and so does all that would come after it."""
-        broker = self._broker
-        refusals: tuple[type[Exception], ...] = (ModelError, *(() if broker.store is None else broker.store.errors))
         failures: list[ModelError] = []
         acquired: set[Entry] = set()  # here, and not by a consumer, who keeps what cannot be moved
         moving: list[tuple[Entry, asyncio.Future[Exception | None]]] = []
@@ -100,8 +103,8 @@ class QueueRemoval:
                 acquired.add(entry)
             moved: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             try:
-                broker.move(queue, entry, exchange, partial(_resolve, moved))
-            except refusals as error:
+                self._router.move(queue, entry, exchange, partial(_resolve, moved))
+            except ModelError as error:
                 if entry in acquired:
                     queue.release(entry, is_redelivered=False)
                 failures.append(_told(error))

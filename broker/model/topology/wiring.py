@@ -59,7 +59,10 @@ from formats.values import EMPTY_MAP, TypedMap
 from formats.wording import plural
 
 if TYPE_CHECKING:
-    from broker.model.broker import Broker
+    from broker.model.authorization import Authorization
+    from broker.model.events import Events
+    from broker.model.queues.composition import QueueFactory
+    from broker.model.queues.idle import IdleQueues
 
 _LOG: Final = log_of("Model")
 
@@ -92,18 +95,37 @@ def _one_by_one(
 class Wiring:
     """Changes the exchanges, queues and bindings of one broker.
 
-    In all of it a `caller` is who asks: its authorizer is asked first, and it can have a queue for itself alone.
+    In all of it a `caller` is who asks: the authorizer is asked about it first, and it can have a queue for itself
+    alone.
 
     Args:
-        broker: the broker.
+        queues: name -> queue.
+        exchanges: name -> exchange.
+        factory: makes queues.
+        idle_queues: auto-delete queues that stay for a while.
+        kept: what the store keeps.
+        removal: removes queues.
+        bindings: makes and removes bindings.
+        authorization: says who may do what.
+        events: are told of every change.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._queues, self._exchanges = broker.queues, broker.exchanges
-        self._kept = KeptWiring(broker.store)
-        self._removal = QueueRemoval(broker, self._kept)
-        self._bindings = BindingMaker(broker, self._kept)
+    def __init__(
+        self,
+        queues: dict[str, Queue],
+        exchanges: dict[str, Exchange],
+        *,
+        factory: QueueFactory,
+        idle_queues: IdleQueues,
+        kept: KeptWiring,
+        removal: QueueRemoval,
+        bindings: BindingMaker,
+        authorization: Authorization,
+        events: Events,
+    ) -> None:
+        self._queues, self._exchanges, self._factory, self._idle_queues = queues, exchanges, factory, idle_queues
+        self._kept, self._removal, self._bindings = kept, removal, bindings
+        self._authorization, self._events = authorization, events
         self._changes = OneByOne()
         self._told: set[str] = set()  # rows of the table of arguments
 
@@ -174,7 +196,7 @@ class Wiring:
         """
         queue = self.find_queue(name) if passive else self._queues.get(name)
         is_new = queue is None
-        self._broker.authorize(
+        self._authorization.check(
             caller, Action.CREATE if is_new else Action.ACCESS, ObjectType.QUEUE, name,
             durable=durable, autodelete=auto_delete, exclusive=exclusive, alternate=alternate, arguments=arguments,
         )  # fmt: skip
@@ -192,9 +214,7 @@ class Wiring:
                 raise ResourceLockedError(f'queue "{name}" is in use, and cannot become exclusive')
             queue.owner = _owner(caller)
         host, user = caller.remote_host, caller.user
-        self._broker.events.emit(
-            QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new)
-        )
+        self._events.emit(QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new))
         return queue
 
     async def _make_queue(
@@ -204,7 +224,7 @@ class Wiring:
         asked = read_arguments(arguments)
         self._check_unmet(name, arguments)
         journal = await self._kept.make_queue(name, alternate, arguments, user, auto_delete) if durable else None
-        return self._broker.make_queue(
+        return self._factory.make(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, asked=asked, journal=journal
         )
 
@@ -241,7 +261,7 @@ class Wiring:
             InternalError: the store cannot delete it.
         """
         queue = self.find_queue(name)
-        self._broker.authorize(
+        self._authorization.check(
             caller, Action.DELETE, ObjectType.QUEUE, name,
             durable=queue.durable, autodelete=queue.auto_delete, exclusive=queue.owner is not None,
             alternate="" if queue.alternate is None else queue.alternate.name,
@@ -264,7 +284,7 @@ class Wiring:
         """
         if not queue.auto_delete or not queue.is_left or self._queues.get(queue.name) is not queue:
             return
-        if queue in self._broker.idle_queues:
+        if queue in self._idle_queues:
             return  # it was used since this was asked for, and has its time again
         try:
             await self._delete_queue(queue, BROKER)
@@ -273,8 +293,8 @@ class Wiring:
 
     async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
         left = await self._removal.remove(queue)
-        self._broker.events.emit(QueueDelete(caller.remote_host, caller.user, queue.name))
-        self._broker.idle_queues.forget(queue)
+        self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name))
+        self._idle_queues.forget(queue)
         for exchange in left:
             await self._delete_if_unbound(exchange)
 
@@ -314,7 +334,7 @@ class Wiring:
         """
         exchange = self.find_exchange(name) if passive else self._exchanges.get(name)
         is_new = exchange is None
-        self._broker.authorize(
+        self._authorization.check(
             caller, Action.CREATE if is_new else Action.ACCESS, ObjectType.EXCHANGE, name,
             type=type_name, durable=durable, autodelete=auto_delete, alternate=alternate,
         )  # fmt: skip
@@ -330,7 +350,7 @@ class Wiring:
             check_type(exchange, type_name)
             check_alternate(exchange, wanted)
         host, user = caller.remote_host, caller.user
-        self._broker.events.emit(
+        self._events.emit(
             ExchangeDeclare(host, user, name, type_name, alternate, durable, auto_delete, arguments, is_new)
         )
         return exchange
@@ -353,7 +373,7 @@ class Wiring:
             InternalError: the store cannot delete it.
         """
         exchange = self.find_exchange(name)
-        self._broker.authorize(
+        self._authorization.check(
             caller, Action.DELETE, ObjectType.EXCHANGE, name,
             type=exchange.type_name, durable=exchange.durable,
             alternate="" if exchange.alternate is None else exchange.alternate.name,
@@ -370,7 +390,7 @@ class Wiring:
         await self._kept.delete_exchange(exchange)
         del self._exchanges[exchange.name]
         exchange.delete()
-        self._broker.events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name))
+        self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name))
 
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
@@ -421,14 +441,14 @@ class Wiring:
             InternalError: the store cannot keep it.
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
-        self._broker.authorize(
+        self._authorization.check(
             caller, Action.BIND, ObjectType.EXCHANGE, exchange_name, queuename=queue_name, routingkey=key
         )
         check_owner(queue, caller)
         binding = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user
-            self._broker.events.emit(Bind(host, user, exchange_name, queue_name, key, arguments))
+            self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments))
         return binding
 
     @_one_by_one
@@ -443,12 +463,12 @@ class Wiring:
             InternalError: the store cannot delete it.
         """
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
-        self._broker.authorize(
+        self._authorization.check(
             caller, Action.UNBIND, ObjectType.EXCHANGE, exchange_name, queuename=queue_name, routingkey=key
         )
         check_owner(queue, caller)
         binding = await self._bindings.unbind(queue, exchange, key)
-        self._broker.events.emit(Unbind(caller.remote_host, caller.user, exchange_name, queue_name, key))
+        self._events.emit(Unbind(caller.remote_host, caller.user, exchange_name, queue_name, key))
         await self._delete_if_unbound(exchange)
         return binding
 

@@ -24,7 +24,10 @@ from broker.model.queues.entry import ACQUIRED, LEAVING, Entry
 from broker.model.queues.queue import Queue
 
 if TYPE_CHECKING:
-    from broker.model.broker import Broker
+    from broker.model.memory import MemoryCeiling
+    from broker.model.router import Router
+    from broker.model.store_protocol import Store
+    from broker.model.turn import Turn
 
 Done = Callable[[ModelError | None], None]
 
@@ -33,22 +36,28 @@ class LocalTransaction:
     """One transaction.
 
     Args:
-        broker: the model.
-        most_bytes: memory that the messages published in it take, at most; 0 for no limit.
+        router: finds the queues that messages go to.
+        store: what keeps durable messages; None if nothing is kept.
+        turn: is told which journals were written to.
+        ceiling: is told how the transaction grows.
+        max_bytes: memory that the messages published in it take, at most; 0 for no limit.
 
     Attributes:
         memory: bytes that they take now.
     """
 
-    __slots__ = ("__weakref__", "_accepted", "_broker", "_most_bytes", "_published", "_sent", "memory")
+    __slots__ = (
+        "__weakref__", "_accepted", "_ceiling", "_max_bytes", "_published", "_router", "_sent", "_store", "_turn",
+        "memory",
+    )  # fmt: skip
 
-    def __init__(self, broker: Broker, most_bytes: int) -> None:
-        self._broker, self._most_bytes = broker, most_bytes
+    def __init__(self, router: Router, store: Store | None, turn: Turn, ceiling: MemoryCeiling, max_bytes: int) -> None:
+        self._router, self._store, self._turn = router, store, turn
+        self._ceiling, self._max_bytes = ceiling, max_bytes
         self._published: list[tuple[Message, Sequence[Queue]]] = []
         self._sent: dict[int, SentMessages] = {}  # place in `_published` -> what its exchange does with it at commit
         self._accepted: dict[Entry, Queue] = {}
         self.memory = 0
-        broker.transactions.add(self)
 
     def publish(self, message: Message, exchange: Exchange) -> None:
         """Publish a message at commit, to the queues to which it is routed now.
@@ -56,15 +65,15 @@ class LocalTransaction:
         Raises:
             ResourceLimitExceededError: the transaction is too large.
         """
-        self.publish_to(message, exchange, self._broker.route(message, exchange))
+        self.publish_to(message, exchange, self._router.route(message, exchange))
 
     def publish_to(self, message: Message, exchange: Exchange, queues: Sequence[Queue]) -> None:
         """As `publish`, to queues that were found before."""
         size = message.size + MESSAGE_OVERHEAD
         self.memory += size
-        self._broker.memory.grown += size
-        if self._most_bytes and self.memory > self._most_bytes:
-            raise ResourceLimitExceededError(f"a transaction of more than {self._most_bytes} bytes")
+        self._ceiling.grown += size
+        if self._max_bytes and self.memory > self._max_bytes:
+            raise ResourceLimitExceededError(f"a transaction of more than {self._max_bytes} bytes")
         if exchange.sent is not None:
             self._sent[len(self._published)] = exchange.sent
         self._published.append((message, queues))
@@ -138,7 +147,7 @@ class LocalTransaction:
         committed: Callable[[Exception | None], None],
     ) -> list[int]:
         """Write what is kept. Returns the record ids of the messages that are."""
-        store = self._broker.store
+        store = self._store
         if store is None or not self._is_written(published, accepted):
             return []
         enqueues = [
@@ -153,7 +162,7 @@ class LocalTransaction:
             raise ResourceLimitExceededError(str(error)) from error
         except store.errors as error:
             raise InternalError(str(error)) from error
-        turn = self._broker.turn
+        turn = self._turn
         for message, queue in published:
             if queue.keeps(message):
                 turn.journals[queue.journal] = None

@@ -103,21 +103,23 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
         if transfers.checks_user_ids:
             _check_user_id(session, message.header)
         if transfers.checks_publish:
-            broker.authorize(session, Action.PUBLISH, ObjectType.EXCHANGE, destination, routingkey=message.routing_key)
+            broker.authorization.check(
+                session, Action.PUBLISH, ObjectType.EXCHANGE, destination, routingkey=message.routing_key
+            )
         if message.handling.is_immediate:
             _transfer_immediate(session, number, message, exchange)
             return
     if session.transaction is not None:
         session.transaction.publish(message, exchange)
-    elif broker.publish(message, exchange):
+    elif broker.router.publish(message, exchange):
         session.ledger.hold(number)
 
 
 def _transfer_immediate(session: ServerSession, number: int, message: TransferMessage, exchange: Exchange) -> None:
-    queues = session.broker.route_immediate(message, exchange)
+    queues = session.broker.router.route_immediate(message, exchange)
     if session.transaction is not None:
         session.transaction.publish_to(message, exchange, queues)
-    elif session.broker.publish_to(message, exchange, queues):
+    elif session.broker.router.publish_to(message, exchange, queues):
         session.ledger.hold(number)
 
 

@@ -75,7 +75,7 @@ async def _delete_queue(session: ServerSession, values: _Values) -> None:
 
 def _query_exchange(session: ServerSession, values: _Values) -> bytes:
     name = values["name"] or ""
-    session.broker.authorize(session, Action.ACCESS, ObjectType.EXCHANGE, name)
+    session.broker.authorization.check(session, Action.ACCESS, ObjectType.EXCHANGE, name)
     exchange = session.broker.exchanges.get(name)
     if exchange is None:
         return encode_result("exchange.query", not_found=True)
@@ -86,7 +86,7 @@ def _query_exchange(session: ServerSession, values: _Values) -> bytes:
 
 def _query_bound(session: ServerSession, values: _Values) -> bytes:
     exchange, queue, key = values["exchange"] or "", values["queue"], values["binding_key"]
-    session.broker.authorize(
+    session.broker.authorization.check(
         session, Action.ACCESS, ObjectType.EXCHANGE, exchange, queuename=queue or "", routingkey=key or ""
     )
     result = session.broker.wiring.bound(exchange, queue, key, values["arguments"])
@@ -95,7 +95,7 @@ def _query_bound(session: ServerSession, values: _Values) -> bytes:
 
 def _query_queue(session: ServerSession, values: _Values) -> bytes:
     name = values["queue"] or ""
-    session.broker.authorize(session, Action.ACCESS, ObjectType.QUEUE, name)
+    session.broker.authorization.check(session, Action.ACCESS, ObjectType.QUEUE, name)
     queue = session.broker.queues.get(name)
     if queue is None:
         return encode_result("queue.query")

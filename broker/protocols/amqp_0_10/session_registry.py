@@ -37,7 +37,7 @@ class SessionRegistry:
         settings = broker.settings
         self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
         self.interrupted = InterruptedMessages(settings)
-        self.checks_publish = broker.authorizer.checks_publish
+        self.checks_publish = broker.authorization.authorizer.checks_publish
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, float] = {}  # until when it is kept, in order of being detached

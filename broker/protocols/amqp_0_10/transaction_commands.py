@@ -51,7 +51,7 @@ def _rollback(session: ServerSession, _number: int, _values: _Values) -> None:
 
 
 def _begin(session: ServerSession) -> LocalTransaction:
-    return LocalTransaction(session.broker, session.broker.settings.queue_limit_bytes)
+    return session.broker.begin_transaction(session.broker.settings.queue_limit_bytes)
 
 
 def _end(session: ServerSession) -> LocalTransaction:

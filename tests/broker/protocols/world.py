@@ -216,7 +216,7 @@ class World:
 
     def durable_queue(self, name: str) -> Queue:
         """A queue with a journal, on the disk that waits."""
-        queue = self.broker.make_queue(name, durable=True, auto_delete=False, arguments=EMPTY_MAP)
+        queue = self.broker.queue_factory.make(name, durable=True, auto_delete=False, arguments=EMPTY_MAP)
         self._keep(queue)
         self.broker.queues[name] = queue
         return queue
@@ -226,6 +226,7 @@ class World:
         queue.store, queue.journal, queue._append = store, object(), store
         self.broker.store = store
         self.broker.turn._store = store
+        self.broker.router._store = store
 
     def connect(self, *, is_local: bool = True) -> Client:
         """A client that has said nothing yet."""
