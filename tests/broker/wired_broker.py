@@ -68,6 +68,10 @@ class Taker:
         self.is_told = False
 
     @property
+    def kind(self) -> str:
+        return "takes all"
+
+    @property
     def has_credit(self) -> bool:
         return not self.taken
 

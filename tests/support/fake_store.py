@@ -279,6 +279,10 @@ class Recorder:
         return [entry.message.body for entry in self.entries]
 
     @property
+    def kind(self) -> object:
+        return self.wants
+
+    @property
     def has_credit(self) -> bool:
         return self.credit > 0
 

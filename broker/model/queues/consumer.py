@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final, Protocol
 
 from broker.model.queues.entry import Entry
@@ -9,7 +10,7 @@ from broker.model.queues.entry import Entry
 REFUSED: Final = 0  # it cannot take this one now, and is not to be asked again until it says so
 TAKEN: Final = 1  # it has it, and can take more
 TAKEN_LAST: Final = 2  # it has it, and can take no more until it says so
-NOT_FOR_ME: Final = 3  # others may have it; this one goes on with the next
+NOT_FOR_ME: Final = 3  # it can never take this one; it goes on with the next, and consumers of other kinds may have it
 
 
 class Consumer(Protocol):
@@ -24,6 +25,10 @@ class Consumer(Protocol):
     acquires: bool
     cursor: Entry
     is_waiting: bool
+
+    @property
+    def kind(self) -> Hashable:
+        """The same for consumers that can take the same messages: what one of them declines, the others do as well."""
 
     @property
     def has_credit(self) -> bool:

@@ -1,12 +1,8 @@
-"""A queue.
+"""A queue: messages come and go, and consumers are given them.
 
-    head -> entry -> entry -> ... -> end          linked in the order in which the messages came
-                       ^ cursor                   no entry before it waits to be delivered
-                              ^ barriers          from the first of them on nothing may be delivered yet
-
-Consumers that can take a message stand in a ring and get one each in turn. A message that comes back (release, a
-session that ends) is again where it was, and the cursor goes back to it. Those who only look on have cursors of their
-own.
+Its order (`fifo`) has an entry for each message. Consumers that can take a message stand in a ring and get one each in
+turn. A message that comes back (release, a session that ends) is again where it was. Browsers look on (`browsing`).
+Messages that no consumer here can take are passed over (`passed_over`).
 
 A message that a durable queue keeps in its journal may be delivered when its record is on the disk, and none that came
 after it before: that is what `barriers` are for. Everything else may be delivered at once.
@@ -21,13 +17,16 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.model.errors import InternalError, ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.barriers import Barrier, Barriers
+from broker.model.queues.browsing import show, step_off
 from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
-from broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, LEAVING, UNCOMMITTED, Entry, end_entry
+from broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, UNCOMMITTED, Entry
+from broker.model.queues.fifo import Fifo
+from broker.model.queues.passed_over import PassedOver
 from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from broker.model.queues.limits import Reject
     from broker.model.store_protocol import Store
     from broker.model.turn import Turn
-
-_new_entry: Final = Entry.__new__
 
 
 class Alternate(Protocol):
@@ -85,7 +82,7 @@ class Queue:
     """
 
     __slots__ = (
-        "_append", "_barriers", "_browsers", "_clock", "_consumers", "_cursor", "_end", "_head", "_turn", "_waiting",
+        "_append", "_barriers", "_browsers", "_clock", "_consumers", "_order", "_passed_over", "_turn", "_waiting",
         "acquired_count", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "counted_memory", "durable",
         "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "message_bytes", "message_count", "name",
         "owner", "store",
@@ -116,22 +113,12 @@ class Queue:
         self.is_deleted = False
         self.auto_delete_seconds = 0
         self.message_count = self.acquired_count = self.message_bytes = self.counted_memory = 0
-        self._head = end_entry(0)
-        self._head.state = GONE
-        self._end = end_entry(1)
-        self._head.next, self._end.previous = self._end, self._head
-        self._cursor = self._end
+        self._order = Fifo()
         self._barriers = Barriers()
+        self._passed_over = PassedOver()
         self._waiting: deque[Consumer] = deque()
         self._consumers: list[Consumer] = []
         self._browsers: list[Consumer] = []
-
-    def __del__(self) -> None:
-        # A queue that was deleted with messages: they are linked both ways, and would stay until they are collected,
-        # which the server has done seldom.
-        for entry in self.entries():
-            del entry.next, entry.previous
-        del self._head.next, self._end.previous
 
     # ---- messages come ----
 
@@ -175,7 +162,8 @@ class Queue:
                 rid = self._append.enqueue(self.journal, parts, size, crc)
             except self.store.full_error as error:
                 raise ResourceLimitExceededError(str(error)) from error
-            self.add_held(message, rid)
+            entry = self.add(message, rid)
+            self._barriers.hold(entry.position)
             turn = self._turn
             turn.written[self] = None
             turn.journals[self.journal] = None
@@ -190,19 +178,8 @@ class Queue:
             MemoryError: nothing was done: all that takes memory comes first.
         """
         self._turn.ready[self] = None
-        entry = self._end
-        end = _new_entry(Entry)
-        end.position = entry.position + 1
         count, size = self.message_count + 1, self.message_bytes + message.size
-        end.state = END
-        end.rid = 0
-        end.is_redelivered = False
-        end.previous = entry
-        entry.next = end
-        entry.message = message
-        entry.rid = rid
-        entry.state = AVAILABLE
-        self._end = end
+        entry = self._order.append(message, rid)
         self.message_count, self.message_bytes = count, size
         return entry
 
@@ -233,7 +210,7 @@ class Queue:
 
     def raise_barrier_at_end(self) -> Barrier:
         """What is added from now on is waited for, until `lower` is called with this."""
-        return self._barriers.raise_at(self._end.position)
+        return self._barriers.raise_at(self._order.next_position)
 
     def lower(self, barrier: Barrier) -> None:
         """What the barrier was for is on the disk."""
@@ -268,19 +245,12 @@ class Queue:
         return rid != 0
 
     def remove(self, entry: Entry) -> None:
-        """Unlink an entry. It must not count as acquired any more."""
-        previous, following = entry.previous, entry.next
-        previous.next, following.previous = following, previous
-        entry.state = GONE
+        """Remove an entry. It must not count as acquired any more."""
+        following = self._order.remove(entry)
         self.message_count -= 1
         self.message_bytes -= entry.message.size
-        if entry is self._cursor:
-            self._cursor = following
         if self._browsers:
-            for browser in self._browsers:
-                if browser.cursor is entry:
-                    browser.cursor = following
-        del entry.next, entry.previous  # or one that is still looked at would keep all that came after it
+            step_off(self._browsers, entry, following)
 
     def acquire(self, entry: Entry) -> bool:
         """Take the message of an entry that was looked at. False if somebody else has it."""
@@ -288,6 +258,8 @@ class Queue:
             return False
         entry.state = ACQUIRED
         self.acquired_count += 1
+        if self._passed_over.entries:
+            self._passed_over.discard(entry)
         return True
 
     def release(self, entry: Entry, *, is_redelivered: bool) -> None:
@@ -298,34 +270,26 @@ class Queue:
         self.acquired_count -= 1
         if is_redelivered:
             entry.is_redelivered = True
-        if entry.position < self._cursor.position:
-            self._cursor = entry
+        self._order.put_back(entry)
         self._turn.ready[self] = None
         self._turn.schedule()
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, in order; the one that was yielded last may be removed meanwhile.
-
-        No copy is made: a queue can be emptied when there is no memory left.
-        """
-        entry = self._head.next
-        while entry.state != END:
-            following = entry.next
-            yield entry
-            entry = following
+        """All entries, in order; the one that was yielded last may be removed meanwhile."""
+        return iter(self._order)
 
     def available(self) -> Iterator[Entry]:
         """The entries that nobody has acquired."""
-        return (entry for entry in self.entries() if entry.state == AVAILABLE)
+        return (entry for entry in self._order if entry.state == AVAILABLE)
 
     def outstanding(self) -> Iterator[Entry]:
         """The entries whose messages wait, or are acquired and not settled."""
-        return (entry for entry in self.entries() if entry.state in (AVAILABLE, ACQUIRED))
+        return (entry for entry in self._order if entry.state in (AVAILABLE, ACQUIRED))
 
     def delivered_rids(self) -> list[int]:
         """Record ids of the messages that were delivered, to be marked if they come back after a restart."""
         held = (ACQUIRED, LEAVING)
-        return [each.rid for each in self.entries() if each.rid and (each.is_redelivered or each.state in held)]
+        return [each.rid for each in self._order if each.rid and (each.is_redelivered or each.state in held)]
 
     def purge(self, most: int = 0) -> tuple[int, bool]:
         """Remove the messages that wait, at most `most` of them unless that is 0.
@@ -394,7 +358,7 @@ class Queue:
         if consumer.acquires:
             self._consumers.append(consumer)
         else:
-            consumer.cursor = self._head.next
+            consumer.cursor = self._order.first
             self._browsers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -417,6 +381,10 @@ class Queue:
         consumer.is_waiting = True
         if consumer.acquires:
             self._waiting.append(consumer)
+            if self._passed_over.entries:
+                first = self._passed_over.first_for(consumer.kind)
+                if first is not None:
+                    self._order.put_back(first)
         self._turn.ready[self] = None
         self._turn.schedule()
 
@@ -432,68 +400,50 @@ class Queue:
 
     def dispatch(self) -> None:
         """Give messages to consumers, as long as there are both."""
-        for browser in list(self._browsers):
-            if browser.is_waiting:
-                self._show(browser)
-        waiting = self._waiting
-        if waiting:
-            self._skip_taken()
-        passed_over: Entry | None = None
+        if self._browsers:
+            for browser in list(self._browsers):
+                show(browser, self._barriers.limit, self._clock)
+        waiting, order, passed_over = self._waiting, self._order, self._passed_over.entries
         while waiting:
-            entry = self._cursor
-            state = entry.state
-            if state == END or entry.position >= self._barriers.limit:
+            entry = order.next_available(self._barriers.limit)
+            if entry is None:
                 break
-            self._cursor = entry.next
-            if state != AVAILABLE:
-                continue
             if entry.message.expires_at and entry.message.expires_at <= self._clock():
                 self._drop_expired(entry)
                 continue
-            if not self._give(entry, waiting) and passed_over is None:
-                passed_over = entry
-        if passed_over is not None and passed_over.state == AVAILABLE:
-            self._cursor = passed_over
-
-    def _skip_taken(self) -> None:
-        entry = self._cursor
-        while entry.state == ACQUIRED:
-            entry = entry.next
-        self._cursor = entry
-
-    def _give(self, entry: Entry, waiting: deque[Consumer]) -> bool:
-        """Give the message to the next consumer that takes it. Whether one did."""
-        entry.state = ACQUIRED
-        self.acquired_count += 1
-        for _ in range(len(waiting)):
-            consumer = waiting[0]
-            result = consumer.deliver(entry)
-            if result == TAKEN:
-                if len(waiting) > 1:
+            declined = passed_over.get(entry) if passed_over else None
+            entry.state = ACQUIRED
+            self.acquired_count += 1
+            left = len(waiting)  # who may still take it
+            while left:
+                consumer = waiting[0]
+                if declined is not None and consumer.kind in declined.kinds:
+                    result = NOT_FOR_ME
+                else:
+                    result = consumer.deliver(entry)
+                if result == TAKEN:
+                    if len(waiting) > 1:
+                        waiting.rotate(-1)
+                    break
+                left -= 1
+                if result == NOT_FOR_ME:
                     waiting.rotate(-1)
-                return True
-            if result == NOT_FOR_ME:
-                waiting.rotate(-1)
+                    continue
+                waiting.popleft()
+                consumer.is_waiting = False
+                if result != REFUSED:
+                    break
+            else:
+                self._stay(entry)
                 continue
-            waiting.popleft()
-            consumer.is_waiting = False
-            if result != REFUSED:
-                return True
+            if declined is not None:
+                self._passed_over.discard(entry)
+
+    def _stay(self, entry: Entry) -> None:
+        """None of the consumers that wait has taken a message that it was offered: it stays where it is."""
         entry.state = AVAILABLE
         self.acquired_count -= 1
-        return False
-
-    def _show(self, browser: Consumer) -> None:
-        """Let one who looks on see what it has not seen."""
-        while browser.is_waiting:
-            entry = browser.cursor
-            if entry.state == END or entry.position >= self._barriers.limit:
-                return
-            if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= self._clock()):
-                result = browser.deliver(entry)
-                if result == REFUSED:
-                    browser.is_waiting = False
-                    return
-                if result not in (TAKEN, NOT_FOR_ME):
-                    browser.is_waiting = False
-            browser.cursor = entry.next if entry.state != GONE else browser.cursor
+        if self._waiting:
+            self._passed_over.add(entry, frozenset(consumer.kind for consumer in self._waiting))
+        else:
+            self._order.put_back(entry)

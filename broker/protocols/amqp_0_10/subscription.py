@@ -206,6 +206,11 @@ class Subscription:
                 self.queue.wake(self)
 
     @property
+    def kind(self) -> str:
+        """What it cannot take cannot be said in AMQP 0-10: so it is for all subscriptions."""
+        return "AMQP 0-10"
+
+    @property
     def has_credit(self) -> bool:
         """As `Consumer.has_credit`; a session that is not attached takes nothing."""
         return bool(self.message_credit and self.byte_credit) and self.session.transport is not None
