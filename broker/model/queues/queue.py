@@ -1,11 +1,14 @@
-"""A queue: messages come and go, and consumers are given them.
+"""A queue: messages come, wait, are given to consumers, come back or go.
 
-Its order (`fifo`) has an entry for each message. Consumers that can take a message stand in a ring and get one each in
-turn. A message that comes back (release, a session that ends) is again where it was. Browsers look on (`browsing`).
-Messages that no consumer here can take are passed over (`passed_over`).
+    order        an entry for each message, and which is next (`fifo`)
+    consumers    who is offered the next one, and who only looks on (`consumers`)
+    barriers     from where on nothing may be delivered yet (`barriers`)
+    limit        how much it holds (`limits`)
+    eligibility  which messages it takes (`eligibility`)
 
 A message that a durable queue keeps in its journal may be delivered when its record is on the disk, and none that came
-after it before: that is what `barriers` are for. Everything else may be delivered at once.
+after it before: that is what the barriers are for. Everything else may be delivered at once. A message that comes back
+(release, a session that ends) is again where it was.
 
 Nothing is delivered when a message comes: the queue is put among those that the turn has to serve, and `dispatch` is
 called when all that came with it is in.
@@ -15,22 +18,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.model.errors import InternalError, ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.barriers import Barrier, Barriers
-from broker.model.queues.browsing import show, step_off
-from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
+from broker.model.queues.consumers import Consumers
 from broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, UNCOMMITTED, Entry
 from broker.model.queues.fifo import Fifo
-from broker.model.queues.passed_over import PassedOver
 from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.model.message import Message
+    from broker.model.queues.consumer import Consumer
     from broker.model.queues.eligibility import NoLocal
     from broker.model.queues.limits import Reject
     from broker.model.store_protocol import Store
@@ -82,10 +83,9 @@ class Queue:
     """
 
     __slots__ = (
-        "_append", "_barriers", "_browsers", "_clock", "_consumers", "_order", "_passed_over", "_turn", "_waiting",
-        "acquired_count", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "counted_memory", "durable",
-        "eligibility", "exclusive_consumer", "is_deleted", "journal", "limit", "message_bytes", "message_count", "name",
-        "owner", "store",
+        "_append", "_barriers", "_clock", "_consumers", "_order", "_turn", "acquired_count", "alternate", "arguments",
+        "auto_delete", "auto_delete_seconds", "counted_memory", "durable", "eligibility", "exclusive_consumer",
+        "is_deleted", "journal", "limit", "message_bytes", "message_count", "name", "owner", "store",
     )  # fmt: skip
 
     def __init__(
@@ -115,10 +115,7 @@ class Queue:
         self.message_count = self.acquired_count = self.message_bytes = self.counted_memory = 0
         self._order = Fifo()
         self._barriers = Barriers()
-        self._passed_over = PassedOver()
-        self._waiting: deque[Consumer] = deque()
-        self._consumers: list[Consumer] = []
-        self._browsers: list[Consumer] = []
+        self._consumers = Consumers()
 
     # ---- messages come ----
 
@@ -249,8 +246,8 @@ class Queue:
         following = self._order.remove(entry)
         self.message_count -= 1
         self.message_bytes -= entry.message.size
-        if self._browsers:
-            step_off(self._browsers, entry, following)
+        if self._consumers.browsers:
+            self._consumers.removed(entry, following)
 
     def acquire(self, entry: Entry) -> bool:
         """Take the message of an entry that was looked at. False if somebody else has it."""
@@ -258,8 +255,7 @@ class Queue:
             return False
         entry.state = ACQUIRED
         self.acquired_count += 1
-        if self._passed_over.entries:
-            self._passed_over.discard(entry)
+        self._consumers.acquired(entry)
         return True
 
     def release(self, entry: Entry, *, is_redelivered: bool) -> None:
@@ -330,7 +326,7 @@ class Queue:
     @property
     def consumer_count(self) -> int:
         """How many subscriptions it has."""
-        return len(self._consumers) + len(self._browsers)
+        return len(self._consumers)
 
     @property
     def memory(self) -> int:
@@ -345,32 +341,20 @@ class Queue:
     @property
     def is_left(self) -> bool:
         """Whether nobody uses it: it has no owner, and no subscriptions."""
-        return self.owner is None and not self._consumers and not self._browsers
+        return self.owner is None and not len(self._consumers)
 
     def has_taker(self) -> bool:
         """Whether a consumer can take one more message now, when what waits was given to those who can take it."""
         self.dispatch()
-        return any(consumer.has_credit for consumer in self._consumers)
+        return any(consumer.has_credit for consumer in self._consumers.takers)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Offer messages to one more, when `wake` has been called for it."""
-        consumer.is_waiting = False
-        if consumer.acquires:
-            self._consumers.append(consumer)
-        else:
-            consumer.cursor = self._order.first
-            self._browsers.append(consumer)
+        self._consumers.add(consumer, self._order.first)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """One is gone."""
-        if consumer.acquires:
-            self._consumers.remove(consumer)
-            if consumer.is_waiting:
-                self._waiting.remove(consumer)
-        else:
-            self._browsers.remove(consumer)
-            del consumer.cursor  # or it would keep the message there for as long as its session knows it
-        consumer.is_waiting = False
+        self._consumers.remove(consumer)
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
 
@@ -378,20 +362,16 @@ class Queue:
         """A consumer can take messages."""
         if consumer.is_waiting:
             return
-        consumer.is_waiting = True
-        if consumer.acquires:
-            self._waiting.append(consumer)
-            if self._passed_over.entries:
-                first = self._passed_over.first_for(consumer.kind)
-                if first is not None:
-                    self._order.put_back(first)
+        passed_over = self._consumers.wake(consumer)
+        if passed_over is not None:
+            self._order.put_back(passed_over)
         self._turn.ready[self] = None
         self._turn.schedule()
 
     def deleted(self) -> list[Consumer]:
         """The queue is gone. Returns the consumers that it had, which are to be told."""
         self.is_deleted = True
-        consumers = self._consumers + self._browsers
+        consumers = self._consumers.takers + self._consumers.browsers
         for consumer in consumers:
             self.remove_consumer(consumer)
         return consumers
@@ -400,10 +380,10 @@ class Queue:
 
     def dispatch(self) -> None:
         """Give messages to consumers, as long as there are both."""
-        if self._browsers:
-            for browser in list(self._browsers):
-                show(browser, self._barriers.limit, self._clock)
-        waiting, order, passed_over = self._waiting, self._order, self._passed_over.entries
+        consumers, order = self._consumers, self._order
+        if consumers.browsers:
+            consumers.show(self._barriers.limit, self._clock)
+        waiting = consumers.waiting
         while waiting:
             entry = order.next_available(self._barriers.limit)
             if entry is None:
@@ -411,39 +391,10 @@ class Queue:
             if entry.message.expires_at and entry.message.expires_at <= self._clock():
                 self._drop_expired(entry)
                 continue
-            declined = passed_over.get(entry) if passed_over else None
             entry.state = ACQUIRED
             self.acquired_count += 1
-            left = len(waiting)  # who may still take it
-            while left:
-                consumer = waiting[0]
-                if declined is not None and consumer.kind in declined.kinds:
-                    result = NOT_FOR_ME
-                else:
-                    result = consumer.deliver(entry)
-                if result == TAKEN:
-                    if len(waiting) > 1:
-                        waiting.rotate(-1)
-                    break
-                left -= 1
-                if result == NOT_FOR_ME:
-                    waiting.rotate(-1)
-                    continue
-                waiting.popleft()
-                consumer.is_waiting = False
-                if result != REFUSED:
-                    break
-            else:
-                self._stay(entry)
-                continue
-            if declined is not None:
-                self._passed_over.discard(entry)
-
-    def _stay(self, entry: Entry) -> None:
-        """None of the consumers that wait has taken a message that it was offered: it stays where it is."""
-        entry.state = AVAILABLE
-        self.acquired_count -= 1
-        if self._waiting:
-            self._passed_over.add(entry, frozenset(consumer.kind for consumer in self._waiting))
-        else:
-            self._order.put_back(entry)
+            if not consumers.offer(entry):
+                entry.state = AVAILABLE
+                self.acquired_count -= 1
+                if not waiting:  # else they have passed it over
+                    order.put_back(entry)
