@@ -100,6 +100,75 @@ def test_what_one_does_not_want_another_gets_in_order(model: Model) -> None:
     assert anything.bodies == [b"1", b"3", b"5", b"7"]
 
 
+class Looks:
+    """What consumers of one kind can take; counts how often they were asked."""
+
+    def __init__(self, *wanted: bytes) -> None:
+        self.wanted, self.count = wanted, 0
+
+    def __call__(self, entry: Entry) -> bool:
+        self.count += 1
+        return entry.message.body in self.wanted
+
+
+def test_what_nobody_here_can_take_is_looked_at_once_for_each_kind(model: Model) -> None:
+    queue = model.queue("q")
+    model.publish("q", *[b"stuck"] * 1000)
+    some, more = Looks(b"some"), Looks(b"some", b"more")
+    consumers = [model.consumer(queue, 1, wants=some), model.consumer(queue, 1, wants=some)]
+    model.run()
+    assert some.count == 1000
+    for _ in range(100):
+        model.publish("q", b"some")
+        model.run()
+        for consumer in consumers:
+            if not consumer.credit:
+                queue.release(consumer.entries[-1], is_redelivered=True)
+                consumer.give(1)
+        model.run()
+        for consumer in consumers:
+            if not consumer.credit:
+                queue.dequeue(consumer.entries[-1])
+                consumer.give(1)
+    assert some.count <= 1000 + 100 * 3
+    model.consumer(queue, 5, wants=more)
+    model.run()
+    assert more.count == 1000
+    assert queue.message_count == 1000
+
+
+def test_what_was_passed_over_keeps_its_place(model: Model) -> None:
+    queue = model.queue("q")
+    model.consumer(queue, wants=Looks(b"2"))
+    browser = model.consumer(queue, acquires=False)
+    model.publish("q", b"1", b"2", b"3", b"4")
+    model.run()
+    assert browser.bodies == [b"1", b"2", b"3", b"4"]
+    assert queue.acquire(browser.entries[2])
+    anything = model.consumer(queue, 1)
+    model.run()
+    assert anything.bodies == [b"1"]
+    queue.release(anything.entries[0], is_redelivered=True)
+    queue.release(browser.entries[2], is_redelivered=False)
+    anything.give(3)
+    model.run()
+    assert anything.bodies == [b"1", b"1", b"3", b"4"]
+
+
+def test_what_was_passed_over_can_be_purged_and_expires(model: Model) -> None:
+    queue = model.queue("q")
+    model.consumer(queue, wants=Looks())
+    queue.publish(model.message("q", b"1", expires_at=model.now + 1))
+    model.publish("q", b"2", b"3")
+    model.run()
+    model.now += 2
+    assert queue.expire() == 1
+    assert queue.purge(1) == (1, False)
+    anything = model.consumer(queue)
+    model.run()
+    assert anything.bodies == [b"3"]
+
+
 # ---- the disk ----
 
 

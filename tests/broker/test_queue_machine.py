@@ -65,6 +65,24 @@ class Wait:
     entries: list[Entry] = field(default_factory=list)
 
 
+class Kind:
+    """What consumers of one kind can take: all, or what has an odd place, or an even one. Each is asked once."""
+
+    def __init__(self, odd: bool | None, declined: dict[int, list[Kind]]) -> None:
+        self.odd, self.declined = odd, declined
+
+    def takes(self, place: int) -> bool:
+        return self.odd is None or place % 2 == self.odd
+
+    def __call__(self, entry: Entry) -> bool:
+        if self.takes(entry.position):
+            return True
+        declined = self.declined.setdefault(entry.position, [])
+        assert self not in declined, f"{entry.position} was offered again to those who cannot take it"
+        declined.append(self)
+        return False
+
+
 class QueueMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
@@ -87,6 +105,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.seen: dict[Recorder, list[Entry]] = {}
         self.last_seen: dict[Recorder, int] = {}
         self.round: list[int] = []
+        self.declined: dict[int, list[Kind]] = {}  # place -> who could not take it since it was last held
+        self.kinds = {odd: Kind(odd, self.declined) for odd in (None, True, False)}
 
     def teardown(self) -> None:
         gc.enable()
@@ -173,8 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
     def subscribe(self, credit: int, odd: bool | None) -> None:
         if len(self.consumers) == 4:
             return
-        wants = (lambda _: True) if odd is None else (lambda entry: entry.position % 2 == odd)
-        self.add(Recorder(self.queue, credit, wants=wants, on_delivery=self.got))
+        self.add(Recorder(self.queue, credit, wants=self.kinds[odd], on_delivery=self.got))
 
     @rule(credit=st.integers(0, 4))
     def look_on(self, credit: int) -> None:
@@ -217,6 +236,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert entry.rid in self.journal.live
         item.state = HELD_BY_SOMEBODY
         self.held[item.place] = entry
+        self.declined.pop(item.place, None)
 
     def saw(self, browser: Recorder, entry: Entry) -> None:
         item = self.items[entry.position]
@@ -241,7 +261,9 @@ class QueueMachine(RuleBasedStateMachine):
                 if item.state != WAITING or item.place >= self.limit or self.is_expired(item) or item.place <= behind:
                     continue
                 if consumer.acquires:
-                    assert not consumer.wants(_at(item.place)), f"{item.place} waits for nothing"
+                    kind = consumer.kind
+                    assert isinstance(kind, Kind)
+                    assert not kind.takes(item.place), f"{item.place} waits for nothing"
                 else:
                     assert consumer.cursor.position > item.place, f"{item.place} was not shown"
 
@@ -274,6 +296,7 @@ class QueueMachine(RuleBasedStateMachine):
         if item is not None and is_free:
             item.state = HELD_BY_SOMEBODY
             self.held[item.place] = entry
+            self.declined.pop(item.place, None)
 
     @rule(most=st.integers(0, 3))
     def purge(self, most: int) -> None:
@@ -329,12 +352,6 @@ class QueueMachine(RuleBasedStateMachine):
             entries[:] = [entry for entry in entries if entry.state == AVAILABLE]
         assert [reference() for reference in self.gone if reference() is not None] == []
         self.gone.clear()
-
-
-def _at(place: int) -> Entry:
-    entry = Entry()
-    entry.position = place
-    return entry
 
 
 def _nobody(_entry: Entry) -> None:

@@ -13,11 +13,14 @@ cursor is not shown again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Final
 
 from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
 from broker.model.queues.entry import AVAILABLE, END, GONE, Entry
 from broker.model.queues.passed_over import PassedOver
+
+_NOBODY: Final[frozenset[Hashable]] = frozenset()
 
 
 class Consumers:
@@ -36,7 +39,7 @@ class Consumers:
         self.browsers: list[Consumer] = []
         self.waiting: deque[Consumer] = deque()
         self._passed_over = PassedOver()
-        self._declined = self._passed_over.entries
+        self._declined = self._passed_over.declined
 
     def __len__(self) -> int:
         return len(self.takers) + len(self.browsers)
@@ -77,10 +80,10 @@ class Consumers:
         If none has, and some still wait, it is passed over.
         """
         waiting = self.waiting
-        declined = self._declined.get(entry) if self._declined else None
+        before = declined = self._declined.get(entry, _NOBODY) if self._declined else _NOBODY
         for _ in range(len(waiting)):
             consumer = waiting[0]
-            if declined is None or consumer.kind not in declined.kinds:
+            if not declined or consumer.kind not in declined:
                 result = consumer.deliver(entry)
                 if result == TAKEN:
                     if len(waiting) > 1:
@@ -92,12 +95,13 @@ class Consumers:
                     if result == REFUSED:
                         continue
                     break
+                declined |= {consumer.kind}
             waiting.rotate(-1)
         else:
             if waiting:
-                self._passed_over.add(entry, frozenset(consumer.kind for consumer in waiting))
+                self._passed_over.add(entry, declined)
             return False
-        if declined is not None:
+        if before:
             self._passed_over.discard(entry)
         return True
 

@@ -18,63 +18,48 @@ from broker.model.queues.entry import Entry
 _POSITION: Final = attrgetter("position")
 
 
-class Declined:
-    """The entries that the same kinds have declined.
-
-    Attributes:
-        kinds: those.
-        behind: the entries that the queue's cursor has passed.
-    """
-
-    __slots__ = ("behind", "kinds")
-
-    def __init__(self, kinds: frozenset[Hashable]) -> None:
-        self.kinds = kinds
-        self.behind: dict[Entry, None] = {}
-
-
 class PassedOver:
     """What one queue has passed over.
 
     Attributes:
-        entries: entry -> who has declined it, and with it which others.
+        declined: entry -> the kinds that have declined it. To be read only; the same dictionary for ever.
     """
 
-    __slots__ = ("_groups", "entries")
+    __slots__ = ("_behind", "declined")
 
     def __init__(self) -> None:
-        self.entries: dict[Entry, Declined] = {}
-        self._groups: dict[frozenset[Hashable], Declined] = {}
+        self.declined: dict[Entry, frozenset[Hashable]] = {}
+        #: Of the same entries those that the queue's cursor has passed, by the same kinds.
+        self._behind: dict[frozenset[Hashable], dict[Entry, None]] = {}
 
     def add(self, entry: Entry, kinds: frozenset[Hashable]) -> None:
-        """The queue passes over an entry that these kinds have declined, and perhaps others before them."""
-        before = self.entries.get(entry)
-        if before is not None:
-            before.behind.pop(entry, None)
-            kinds |= before.kinds
-        group = self._groups.get(kinds)
-        if group is None:
-            group = self._groups[kinds] = Declined(kinds)
-        self.entries[entry] = group
-        group.behind[entry] = None
+        """The queue passes over an entry; `kinds` are all that have declined it so far."""
+        before = self.declined.get(entry)
+        if before is not None and before != kinds:
+            self._take_from(before, entry)
+        behind = self._behind.setdefault(kinds, {})
+        self.declined[entry] = kinds
+        behind[entry] = None
 
     def discard(self, entry: Entry) -> None:
-        """An entry is acquired."""
-        group = self.entries.pop(entry, None)
-        if group is not None:
-            group.behind.pop(entry, None)
-        if not self.entries:
-            self._groups.clear()
+        """An entry is acquired, if it was not before."""
+        kinds = self.declined.pop(entry, None)
+        if kinds is not None:
+            self._take_from(kinds, entry)
 
     def first_for(self, kind: Hashable) -> Entry | None:
         """The first entry behind the cursor that this kind has not declined; None if there is none.
 
-        The cursor is to go back to it: it, and those after it that this kind has not declined, count as ahead of it.
+        The cursor is to go back to it: all that this kind has not declined counts as ahead of the cursor from now on.
         """
-        unseen = [group for group in self._groups.values() if group.behind and kind not in group.kinds]
+        unseen = [kinds for kinds in self._behind if kind not in kinds]
         if not unseen:
             return None
-        first = min((entry for group in unseen for entry in group.behind), key=_POSITION)
-        for group in unseen:
-            group.behind = {}
-        return first
+        return min((entry for kinds in unseen for entry in self._behind.pop(kinds)), key=_POSITION)
+
+    def _take_from(self, kinds: frozenset[Hashable], entry: Entry) -> None:
+        behind = self._behind.get(kinds)
+        if behind is not None:
+            behind.pop(entry, None)
+            if not behind:
+                del self._behind[kinds]

@@ -214,3 +214,29 @@ def test_consumers_of_0_10_get_what_they_can_take() -> None:
     client.sync()
     assert client.take() == [b"hello world", b"last"]
     assert queue.message_count - queue.acquired_count == 2
+
+
+def test_what_no_consumer_of_0_10_can_take_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Message] = []
+
+    def look(message: Message, convert: Any) -> None:
+        looks.append(message)
+
+    monkeypatch.setattr(StoredSections, "converted", look)
+    world = World()
+    client = world.open_client()
+    client.declare("q")
+    client.sync()
+    queue = world.broker.queues["q"]
+    for _ in range(50):
+        queue.add(restore_message(FULL), 0)
+    client.subscribe("q")
+    client.sync()
+    for number in range(20):
+        client.publish("q", b"%d" % number)
+        client.sync()
+    other = world.open_client(name=b"other")
+    other.subscribe("q")
+    other.sync()
+    assert client.take() == [b"%d" % number for number in range(20)]
+    assert len(looks) == 50
