@@ -176,7 +176,7 @@ class World:
         self.now = 1_000_000.0
         self.store = SlowStore()
         self.broker = Broker(self.settings, None, self.soon.append, lambda: self.now)
-        self.broker._store_errors = self.store.errors
+        self.broker.router._store_errors = self.store.errors
         self.sessions = SessionRegistry(self.broker)
         self.machines: list[ServerConnection] = []
 
