@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, Consumer
+from broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
 from broker.model.queues.entry import AVAILABLE, END, GONE, Entry
 from broker.model.queues.passed_over import PassedOver
 
@@ -30,16 +30,17 @@ class Consumers:
         takers: those who take messages.
         browsers: those who look on.
         waiting: the ring of takers that can take a message; the first is the next that is offered one.
+        declined: entry -> kinds of takers that have declined it; empty nearly always. To be read only.
     """
 
-    __slots__ = ("_declined", "_passed_over", "browsers", "takers", "waiting")
+    __slots__ = ("_passed_over", "browsers", "declined", "takers", "waiting")
 
     def __init__(self) -> None:
         self.takers: list[Consumer] = []
         self.browsers: list[Consumer] = []
         self.waiting: deque[Consumer] = deque()
         self._passed_over = PassedOver()
-        self._declined = self._passed_over.declined
+        self.declined = self._passed_over.declined
 
     def __len__(self) -> int:
         return len(self.takers) + len(self.browsers)
@@ -70,33 +71,35 @@ class Consumers:
         if not consumer.acquires:
             return None
         self.waiting.append(consumer)
-        return self._passed_over.first_for(consumer.kind) if self._declined else None
+        return self._passed_over.first_for(consumer.kind) if self.declined else None
 
     # ---- messages ----
 
-    def offer(self, entry: Entry) -> bool:
+    def offer(self, entry: Entry, result: int | None) -> bool:
         """Offer an entry to those that wait, one after the other. Whether one has taken it.
 
         If none has, and some still wait, it is passed over.
+
+        Args:
+            entry: the entry.
+            result: what the first of them has answered (`Consumer.deliver`); None if it was not asked yet.
         """
         waiting = self.waiting
-        before = declined = self._declined.get(entry, _NOBODY) if self._declined else _NOBODY
+        before = declined = self.declined.get(entry, _NOBODY)
         for _ in range(len(waiting)):
             consumer = waiting[0]
-            if not declined or consumer.kind not in declined:
-                result = consumer.deliver(entry)
-                if result == TAKEN:
-                    if len(waiting) > 1:
-                        waiting.rotate(-1)
-                    break
-                if result != NOT_FOR_ME:
-                    waiting.popleft()
-                    consumer.is_waiting = False
-                    if result == REFUSED:
-                        continue
-                    break
+            if result is None:
+                result = NOT_FOR_ME if consumer.kind in declined else consumer.deliver(entry)
+            if result in (TAKEN, NOT_FOR_ME):
+                waiting.rotate(-1)
+            else:
+                waiting.popleft()
+                consumer.is_waiting = False
+            if result in (TAKEN, TAKEN_LAST):
+                break
+            if result == NOT_FOR_ME:
                 declined |= {consumer.kind}
-            waiting.rotate(-1)
+            result = None
         else:
             if waiting:
                 self._passed_over.add(entry, declined)
@@ -123,7 +126,7 @@ class Consumers:
 
     def acquired(self, entry: Entry) -> None:
         """Somebody has an entry that was not offered."""
-        if self._declined:
+        if self.declined:
             self._passed_over.discard(entry)
 
     def removed(self, entry: Entry, following: Entry) -> None:

@@ -72,7 +72,6 @@ class Fifo:
         end = _new_entry(Entry)
         end.position = entry.position + 1
         end.state = END
-        end.rid = 0
         end.is_redelivered = False
         end.previous = entry
         entry.next = end

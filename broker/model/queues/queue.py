@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from broker.model.errors import InternalError, ResourceLimitExceededError
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.barriers import Barrier, Barriers
+from broker.model.queues.consumer import TAKEN
 from broker.model.queues.consumers import Consumers
 from broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, UNCOMMITTED, Entry
 from broker.model.queues.fifo import Fifo
@@ -151,12 +152,12 @@ class Queue:
             return False
         if self.limit is not None:
             self.limit.check(self, message)
-        if message.is_persistent and self.journal is not None:
-            assert self._append is not None
+        append = self._append
+        if append is not None and message.is_persistent:
             assert self.store is not None
             parts, size, crc = message.stored_form()
             try:
-                rid = self._append.enqueue(self.journal, parts, size, crc)
+                rid = append.enqueue(self.journal, parts, size, crc)
             except self.store.full_error as error:
                 raise ResourceLimitExceededError(str(error)) from error
             entry = self.add(message, rid)
@@ -380,20 +381,26 @@ class Queue:
 
     def dispatch(self) -> None:
         """Give messages to consumers, as long as there are both."""
-        consumers, order = self._consumers, self._order
+        consumers, order, limit = self._consumers, self._order, self._barriers.limit
+        waiting, declined = consumers.waiting, consumers.declined
         if consumers.browsers:
-            consumers.show(self._barriers.limit, self._clock)
-        waiting = consumers.waiting
+            consumers.show(limit, self._clock)
         while waiting:
-            entry = order.next_available(self._barriers.limit)
+            entry = order.next_available(limit)
             if entry is None:
                 break
-            if entry.message.expires_at and entry.message.expires_at <= self._clock():
+            expires_at = entry.message.expires_at
+            if expires_at and expires_at <= self._clock():
                 self._drop_expired(entry)
                 continue
             entry.state = ACQUIRED
             self.acquired_count += 1
-            if not consumers.offer(entry):
+            # The first usually takes it, and the call of `offer` is saved.
+            result = None if declined else waiting[0].deliver(entry)
+            if result == TAKEN:
+                if len(waiting) > 1:
+                    waiting.rotate(-1)
+            elif not consumers.offer(entry, result):
                 entry.state = AVAILABLE
                 self.acquired_count -= 1
                 if not waiting:  # else they have passed it over
