@@ -118,8 +118,6 @@ class Router:
             rid = by_queue.get(queue, 0)
             if rid:
                 queue.add_held(message, rid)
-                self._turn.written[queue] = None
-                self._turn.journals[queue.journal] = None
             elif queue.admits(message):
                 queue.add(message, 0)
         return True

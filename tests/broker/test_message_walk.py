@@ -87,7 +87,7 @@ def test_the_way_of_a_durable_message(tmp_path: Path) -> None:
     assert len(set(files)) <= MAX_FILES, told
     stations = [
         "broker/network/socket_connection.py",
-        "broker/model/broker.py",
+        "broker/model/router.py",
         "broker/model/queues/queue.py",
         "store/journal/write/write_batch.py",
         "store/writable_disk.py",

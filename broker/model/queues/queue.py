@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 
 
 class Alternate(Protocol):
-    """An exchange, as a queue's alternate one: where what is rejected goes, and what is left over.
-
-    Attributes:
-        name: its name.
-    """
+    """An exchange, as a queue's alternate one: where what is rejected goes, and what is left over."""
 
     name: str
 
@@ -75,6 +71,7 @@ class Queue:
         name, durable, auto_delete, arguments, store, journal, limit, eligibility: as above.
         alternate: the exchange that gets what is rejected, and what is left when the queue is deleted.
         owner: whose it is alone; None if everybody may use it.
+        exclusive_consumer: the consumer that alone has it; None if there is none.
         message_count: messages on it, those that consumers hold included.
         acquired_count: those that consumers or transactions hold.
         message_bytes: their headers and content.
@@ -160,11 +157,7 @@ class Queue:
                 rid = append.enqueue(self.journal, parts, size, crc)
             except self.store.full_error as error:
                 raise ResourceLimitExceededError(str(error)) from error
-            entry = self.add(message, rid)
-            self._barriers.hold(entry.position)
-            turn = self._turn
-            turn.written[self] = None
-            turn.journals[self.journal] = None
+            self.add_held(message, rid)
             return True
         self.add(message, 0)
         return False
@@ -183,11 +176,11 @@ class Queue:
 
     # ---- what is on the disk may be delivered ----
 
-    def add_held(self, message: Message, rid: int) -> Entry:
-        """As `add`, but it, and what follows, is delivered only when a barrier that is raised after it was lowered."""
-        entry = self.add(message, rid)
-        self._barriers.hold(entry.position)
-        return entry
+    def add_held(self, message: Message, rid: int) -> None:
+        """As `add`, for a record of this turn: it, and what follows, is delivered when that is on the disk."""
+        self._barriers.hold(self.add(message, rid).position)
+        self._turn.written[self] = None
+        self._turn.journals[self.journal] = None
 
     def add_uncommitted(self, message: Message, rid: int) -> Entry:
         """As `add`, but nobody sees it before `commit`."""
@@ -340,7 +333,7 @@ class Queue:
         return self.message_count == 0
 
     @property
-    def is_left(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether nobody uses it: it has no owner, and no subscriptions."""
         return self.owner is None and not len(self._consumers)
 
@@ -380,7 +373,7 @@ class Queue:
     # ---- delivery ----
 
     def dispatch(self) -> None:
-        """Give messages to consumers, as long as there are both."""
+        """Give messages to consumers, as long as there are both; who is first is asked here, which saves a call."""
         consumers, order, limit = self._consumers, self._order, self._barriers.limit
         waiting, declined = consumers.waiting, consumers.declined
         if consumers.browsers:
@@ -395,7 +388,6 @@ class Queue:
                 continue
             entry.state = ACQUIRED
             self.acquired_count += 1
-            # The first usually takes it, and the call of `offer` is saved.
             result = None if declined else waiting[0].deliver(entry)
             if result == TAKEN:
                 if len(waiting) > 1:

@@ -282,7 +282,7 @@ class Wiring:
 
         Nobody asked for that, so that errors are only logged.
         """
-        if not queue.auto_delete or not queue.is_left or self._queues.get(queue.name) is not queue:
+        if not queue.auto_delete or not queue.is_unused or self._queues.get(queue.name) is not queue:
             return
         if queue in self._idle_queues:
             return  # it was used since this was asked for, and has its time again

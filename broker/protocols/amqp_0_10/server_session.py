@@ -283,7 +283,7 @@ class ServerSession(StreamingSession):
 
     def _leave(self, queue: Queue) -> None:
         """A queue has lost a consumer or its owner: if it is auto-delete, and nobody is left, it goes, now or later."""
-        if not queue.auto_delete or not queue.is_left or queue.is_deleted:
+        if not queue.auto_delete or not queue.is_unused or queue.is_deleted:
             return
         if queue.auto_delete_seconds:
             self.broker.idle_queues.begin(queue)
