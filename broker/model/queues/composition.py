@@ -2,8 +2,13 @@
 
 part           what it decides                                 without it
 -------------  ----------------------------------------------  ----------------------------------
+`fifo`         which message is next: the first that came      (each queue has an order)
 `limits`       what becomes of a message that is one too many  the queue holds all that comes
 `eligibility`  which messages the queue takes                  it takes every message
+
+Where messages are kept while they wait is no part yet: all are in memory, each held by its entry. An order makes the
+entries, so one that pages messages out makes entries whose `message` reads them again. The queue itself asks a message
+that is on it only for its size and expiry, and at a commit whether it takes it.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.arguments import NO_ARGUMENTS, REJECT, QueueArguments
 from broker.model.queues.eligibility import NoLocal
+from broker.model.queues.fifo import Fifo
 from broker.model.queues.limits import Reject
 from broker.model.queues.queue import Queue
 from formats.values import TypedMap
@@ -58,6 +64,7 @@ class QueueFactory:
             arguments=arguments,
             store=None if journal is None else self._store,
             journal=journal,
+            order=Fifo(),
             limit=_limit(asked, self._max_bytes),
             eligibility=_NO_LOCAL if asked.no_local else None,
             clock=self._clock,

@@ -63,6 +63,7 @@ class Queue:
         arguments: of its declaration.
         store: the store that keeps it; None if it is not kept.
         journal: its journal in the store; any type that the store likes.
+        order: which message is next (`fifo`); a new `Fifo` unless it is given.
         limit: how much it holds, and what becomes of what is too much (`limits`); None for no limit.
         eligibility: which messages it takes (`eligibility`); None for all.
         clock: seconds since 1970.
@@ -96,6 +97,7 @@ class Queue:
         arguments: TypedMap = EMPTY_MAP,
         store: Store | None = None,
         journal: Any = None,
+        order: Fifo | None = None,
         limit: Reject | None = None,
         eligibility: NoLocal | None = None,
         clock: Callable[[], float] = time.time,
@@ -111,9 +113,8 @@ class Queue:
         self.is_deleted = False
         self.auto_delete_seconds = 0
         self.message_count = self.acquired_count = self.message_bytes = self.counted_memory = 0
-        self._order = Fifo()
-        self._barriers = Barriers()
-        self._consumers = Consumers()
+        self._order = Fifo() if order is None else order
+        self._barriers, self._consumers = Barriers(), Consumers()
 
     # ---- messages come ----
 
@@ -258,8 +259,7 @@ class Queue:
             return
         entry.state = AVAILABLE
         self.acquired_count -= 1
-        if is_redelivered:
-            entry.is_redelivered = True
+        entry.is_redelivered = entry.is_redelivered or is_redelivered
         self._order.put_back(entry)
         self._turn.ready[self] = None
         self._turn.schedule()
