@@ -202,7 +202,7 @@ def test_a_disk_that_fails_under_deliveries_ends_those_sessions_and_the_broker_g
         assert each.failure()[0] == ErrorCode.INTERNAL_ERROR
     queue = client.world.broker.queues["q"]
     assert queue.consumer_count == 0
-    assert not queue._waiting
+    assert not queue._consumers.waiting
     late = client.world.open_client(name=b"late")
     late.publish("q", b"4")
     late.subscribe("q")
