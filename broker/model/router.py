@@ -16,7 +16,7 @@ from broker.model.errors import InternalError, ResourceLimitExceededError
 from broker.model.exchanges.exchange import Exchange
 from broker.model.message import Message
 from broker.model.queues.entry import ACQUIRED, LEAVING, Entry
-from broker.model.queues.queue import Alternate, Queue
+from broker.model.queues.queue import Alternate, Queue, Routed
 from broker.model.store_protocol import Store
 from broker.model.turn import Turn
 
@@ -27,10 +27,14 @@ class Router:
     Args:
         store: what keeps durable messages; None if nothing is kept.
         turn: is told which queues and journals were written to.
+
+    Attributes:
+        unroutable: how many messages were dropped since there was no queue for them.
     """
 
     def __init__(self, store: Store | None, turn: Turn) -> None:
         self._store, self._turn = store, turn
+        self.unroutable = 0
         self._store_errors: tuple[type[Exception], ...] = () if store is None else store.errors
 
     def publish(self, message: Message, exchange: Exchange) -> bool:
@@ -44,49 +48,63 @@ class Router:
             InvalidArgumentError: the exchange numbers messages, and cannot read this one's headers.
             InternalError: a journal cannot be written.
         """
-        queues: Sequence[Queue] | None
         if not exchange.routes_by_key:
             return self.publish_to(message, exchange, self.route(message, exchange))
-        queues = exchange.routes.get(message.routing_key)
-        if queues is None:
-            queues = exchange.find(message.routing_key)
-        if not queues and exchange.alternate is not None and not message.handling.discards_unroutable:
-            queues = exchange.alternate.route(message)
-        try:  # as `put`, which would be one more call for every message
-            if len(queues) == 1:
-                return queues[0].publish(message)
-            return self._publish_to_all(message, queues)
+        route = exchange.routes.get(message.routing_key)
+        if route is None:
+            route = exchange.find(message.routing_key)
+        queue = route.sole
+        if queue is None:
+            return self.publish_to(message, exchange, self._or_alternate(message, exchange, route))
+        try:  # as `publish_to`, which would be one more call for every message
+            is_promised = queue.publish(message)
         except self._store_errors as error:
             raise InternalError(str(error)) from error
+        route.messages += 1
+        route.bytes += message.size
+        return is_promised
 
-    def route(self, message: Message, exchange: Alternate) -> Sequence[Queue]:
-        """The queues that a message goes to: those of the exchange, or else of its alternate exchange."""
-        queues = exchange.route(message)
-        if not queues and exchange.alternate is not None and not message.handling.discards_unroutable:
-            return exchange.alternate.route(message)
-        return queues
+    def route(self, message: Message, exchange: Alternate) -> Routed:
+        """Where a message goes: to the queues of the exchange, or else of its alternate exchange.
 
-    def route_immediate(self, message: Message, exchange: Exchange) -> Sequence[Queue]:
+        Whoever sends it there counts it (`count`).
+        """
+        return self._or_alternate(message, exchange, exchange.route(message))
+
+    @staticmethod
+    def _or_alternate(message: Message, exchange: Alternate, route: Routed) -> Routed:
+        """The route, or, if there are no queues, that of the alternate exchange: then this one has dropped it."""
+        if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
+            return route
+        route.count(message.size)
+        return exchange.alternate.route(message)
+
+    def count(self, message: Message, route: Routed) -> None:
+        """A message has gone where it was routed to."""
+        route.count(message.size)
+        if not route.queues:
+            self.unroutable += 1
+
+    def route_immediate(self, message: Message, exchange: Exchange) -> Routed:
         """As `route`, for a message that is immediate.
 
         Unless all these queues have a consumer that can take it now, it counts as one that no queue wants. Source: AMQP
         0-10, delivery-properties, immediate. (qpidd does not look at that bit.)
         """
-        queues = self.route(message, exchange)
-        if all(queue.has_taker() for queue in queues):
-            return queues
-        if exchange.alternate is None or message.handling.discards_unroutable:
-            return ()
-        return exchange.alternate.route(message)
+        route = exchange.route(message)
+        if not all(queue.has_taker() for queue in route.queues):
+            route = exchange.no_route
+        return self._or_alternate(message, exchange, route)
 
-    def publish_to(self, message: Message, exchange: Exchange, queues: Sequence[Queue]) -> bool:
-        """As `publish`, to queues that were found before."""
+    def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> bool:
+        """As `publish`, by a route that was found before."""
         sent = exchange.sent
-        if sent is None:
-            return self.put(message, queues)
-        message = sent.number(message)
-        is_promised = self.put(message, queues)
-        sent.keep(message)
+        if sent is not None:
+            message = sent.number(message)
+        is_promised = self.put(message, route.queues)
+        if sent is not None:
+            sent.keep(message)
+        self.count(message, route)
         return is_promised
 
     def put(self, message: Message, queues: Sequence[Queue]) -> bool:
@@ -133,7 +151,9 @@ class Router:
         if entry.state != ACQUIRED:
             done(None)
             return
-        is_held = self.put(entry.message, self.route(entry.message, exchange))
+        route = self.route(entry.message, exchange)
+        is_held = self.put(entry.message, route.queues)
+        self.count(entry.message, route)
         entry.state = LEAVING
         self._turn.schedule()
 

@@ -24,6 +24,7 @@ from rich.table import Table
 from broker.model.exchanges.direct import DirectExchange
 from broker.model.exchanges.exchange import Exchange
 from broker.model.exchanges.topic import TopicExchange
+from broker.model.watermark import Watermark
 from tests.bench.measuring import fastest
 
 _FEW = 10
@@ -33,6 +34,9 @@ _GOAL = 3.0
 
 class _Queue:
     """A queue that nothing is put on."""
+
+    def __init__(self) -> None:
+        self.binding_count = Watermark()
 
 
 class _Shape(NamedTuple):
@@ -80,7 +84,7 @@ def _costs(shape: _Shape, count: int, messages: int, rounds: int) -> tuple[float
     exchange, binding = _bound(shape, count)
     keys = _keys(shape, count) * (messages // _KEYS)
     match, get, find = exchange.match, exchange.routes.get, exchange.find
-    assert all(len(match(key)) == 1 for key in keys[:_KEYS])
+    assert all(len(match(key).queues) == 1 for key in keys[:_KEYS])
 
     def found() -> None:
         for key in keys:

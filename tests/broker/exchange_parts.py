@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Route
+from broker.model.watermark import Watermark
 from formats.values import TypedMap, typed_map
 
 
@@ -14,6 +16,7 @@ class FakeQueue:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.binding_count = Watermark()
 
     def __repr__(self) -> str:
         return self.name
@@ -38,9 +41,9 @@ def fake_queues(names: str) -> Any:
 def routed(exchange: Exchange, key: str = "", headers: Mapping[str, object] | None = None) -> str:
     """The names of the queues that a message goes to, sorted, each as often as it is named."""
     message: Any = FakeMessage(key, headers)
-    return "".join(sorted(queue.name for queue in exchange.route(message)))
+    return "".join(sorted(queue.name for queue in exchange.route(message).queues))
 
 
-def names(queues: Iterable[Any]) -> str:
-    """Their names, sorted."""
-    return "".join(sorted(queue.name for queue in queues))
+def names(route: Route) -> str:
+    """The names of its queues, sorted."""
+    return "".join(sorted(queue.name for queue in route.queues))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.model.exchanges.exchange import Binding, BoundResult
+from broker.model.exchanges.exchange import BoundResult
+from broker.model.exchanges.route import Binding
 from broker.model.exchanges.types import EXCHANGE_TYPES
 from formats.values import TypedMap, typed_map
 from tests.broker.exchange_parts import fake_queues

@@ -47,7 +47,7 @@ def test_what_was_found_before_is_forgotten() -> None:
     exchange = DirectExchange("d")
     a, b = fake_queues("ab")
     exchange.bind(a, "k")
-    assert exchange.find("k") == (a,)
+    assert exchange.find("k").queues == (a,)
     exchange.bind(b, "k", ALONE)
     assert exchange.routes == {}
 

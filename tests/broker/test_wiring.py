@@ -377,11 +377,11 @@ class TestDeleteExchange:
             exchange = await wiring.declare_exchange("x", "direct", durable=durable)
             await wiring.declare_queue("q", durable=durable)
             await wiring.bind("q", "x", "k")
-            assert len(exchange.find("k")) == 1
+            assert len(exchange.find("k").queues) == 1
             await wiring.delete_exchange("x")
             assert "x" not in stage.broker.exchanges
             assert exchange.is_deleted
-            assert exchange.find("k") == ()
+            assert exchange.find("k").queues == ()
             assert stage.bindings() == set()
 
         play(scene)

@@ -14,7 +14,8 @@ from unittest.mock import patch
 from broker.model.broker import Broker
 from broker.model.completion import CompletionLedger, Runs
 from broker.model.errors import ModelError
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Binding
 from broker.model.message import Message
 from broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from broker.model.queues.entry import Entry
@@ -38,7 +39,7 @@ def _publish_completed(self: Router, message: Message, exchange: Exchange) -> bo
 
 def _publish_to_one(self: Router, message: Message, exchange: Exchange) -> bool:
     """A transfer to several queues waits for nothing: only that to a single one does."""
-    return _sound_publish(self, message, exchange) and len(self.route(message, exchange)) == 1
+    return _sound_publish(self, message, exchange) and len(self.route(message, exchange).queues) == 1
 
 
 def _dequeue_completed(self: Queue, entry: Entry) -> bool:
@@ -49,7 +50,6 @@ def _dequeue_completed(self: Queue, entry: Entry) -> bool:
 
 def _dequeue_forgotten(self: Queue, entry: Entry) -> bool:
     """What is accepted stays in the journal."""
-    self.acquired_count -= 1
     self.remove(entry)
     return False
 

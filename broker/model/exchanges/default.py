@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from broker.model.errors import NotAllowedError
-from broker.model.exchanges.exchange import MAX_ROUTES, Binding, BoundResult, Exchange
+from broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange
+from broker.model.exchanges.route import Binding, Route
 from formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -33,23 +34,32 @@ class DefaultExchange(Exchange):
         super().__init__("")
         self._queues = queues
 
-    def match(self, key: str) -> tuple[Queue, ...]:
-        """The queue of this name."""
+    def match(self, key: str) -> Route:
+        """To the queue of this name."""
         queue = self._queues.get(key)
-        return () if queue is None else (queue,)
+        return self.no_route if queue is None else Route((Binding(queue, key),))
 
-    def find(self, key: str) -> tuple[Queue, ...]:
+    def find(self, key: str) -> Route:
         """As `match`; and remember it in `routes`, unless there is no such queue: there may be one at any time."""
-        queues = self.match(key)
-        if queues:
-            if len(self.routes) >= MAX_ROUTES:
-                self.forget_routes()
-            self.routes[key] = queues
-        return queues
+        route = self.match(key)
+        if route is self.no_route:
+            return route
+        if len(self.routes) >= MAX_ROUTES:
+            self.forget_routes()
+        self.routes[key] = route
+        return self._kept(route)
+
+    def queue_added(self) -> None:
+        """There is one more queue."""
+        self.binding_count.set(len(self._queues))
 
     def forget(self, name: str) -> None:
         """A queue is gone, or its name is another's now."""
-        self.routes.pop(name, None)
+        self.binding_count.set(len(self._queues))
+        route = self.routes.pop(name, None)
+        if route is not None:
+            del self._live[route]
+            self._take_in(route)
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:  # noqa: ARG002 – all are refused
         """Refuse every binding. Raises NotAllowedError."""

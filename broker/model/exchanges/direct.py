@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from broker.model.exchanges.arguments import EXCLUSIVE_BINDING, is_switched_on
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Binding, Route
 from formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ class DirectExchange(Exchange):
 
     __slots__ = ()
 
-    def match(self, key: str) -> tuple[Queue, ...]:
-        """The queues that are bound with this very key."""
-        return tuple(self._by_key.get(key, ()))
+    def match(self, key: str) -> Route:
+        """To the queues that are bound with this very key."""
+        return self._route_by(self._by_key.get(key, {}).values())
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
         """A binding for `put`; None if it is there already, and alone if it is to be."""

@@ -4,9 +4,9 @@ An exchange holds bindings, each of a queue under a key, and says to which queue
 however many of its bindings match. Most types look at nothing but the message's routing key. What was found for a key
 is then kept in `routes`, so that a message usually costs one look-up in a dictionary:
 
-    queues = exchange.routes.get(key)
-    if queues is None:
-        queues = exchange.find(key)
+    route = exchange.routes.get(key)
+    if route is None:
+        route = exchange.find(key)
 
 `routes` is the same dictionary for as long as the exchange lives. Every change of the bindings empties it, and so does
 a route for which there is no room: publishers may send ever new keys, and one key may lead to very many queues. Where
@@ -23,38 +23,23 @@ Source: AMQP 0-10, class exchange.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
+from broker.model.exchanges.route import Binding, Route, RoutedCounts
 from broker.model.exchanges.sent_messages import sent_messages
-from formats.catalogue import BindingEntry
+from broker.model.watermark import Watermark
 from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from broker.model.message import Message
     from broker.model.queues.queue import Queue
 
-#: So many keys an exchange remembers, and so many queues of theirs: 2 MiB of references in the worst case.
+#: So many keys an exchange remembers, and so many queues of theirs: 6 MiB of references in the worst case, to queues,
+#: bindings and back.
 MAX_ROUTES: Final = 16_384
 MAX_ROUTED_QUEUES: Final = 262_144
-
-
-@dataclass(slots=True, eq=False)
-class Binding:
-    """A queue bound to an exchange.
-
-    Attributes:
-        queue: the queue.
-        key: the binding key.
-        arguments: as they came with it.
-        entry: what deletes it from the store; None where it is not stored.
-    """
-
-    queue: Queue
-    key: str
-    arguments: TypedMap = EMPTY_MAP
-    entry: BindingEntry | None = None
 
 
 class BoundResult(NamedTuple):
@@ -80,7 +65,9 @@ class Exchange(ABC):
         is_keyed: whether the type looks at nothing but the routing key.
         routes_by_key: whether `routes` and `find` say all that is to be done with a message that is sent to it.
         sent: what else is done with it; None for nothing.
-        routes: routing key -> queues, for some keys. To be read only.
+        routes: routing key -> where messages go, for some keys. To be read only.
+        no_route: where messages go that are dropped, whatever their key.
+        binding_count: how many bindings it has.
         store_id: its number in the store; None where it is not stored.
         is_deleted: it is gone, and routes nothing.
     """
@@ -89,8 +76,9 @@ class Exchange(ABC):
     is_keyed: ClassVar[bool] = True
 
     __slots__ = (
-        "__weakref__", "_by_key", "_by_queue", "_routed_queues", "alternate", "arguments", "auto_delete", "durable",
-        "is_deleted", "name", "routes", "routes_by_key", "sent", "store_id",
+        "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "alternate", "arguments",
+        "auto_delete", "binding_count", "durable", "is_deleted", "name", "no_route", "routes", "routes_by_key", "sent",
+        "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -108,8 +96,12 @@ class Exchange(ABC):
         self.routes_by_key = self.is_keyed and self.sent is None
         self.store_id: int | None = None
         self.is_deleted = False
-        self.routes: dict[str, tuple[Queue, ...]] = {}
+        self.routes: dict[str, Route] = {}
         self._routed_queues = 0  # in `routes`, all keys together
+        self._live: dict[Route, None] = {}  # routes that were found since the bindings have changed
+        self._counted = RoutedCounts()  # what those had counted that are forgotten
+        self.no_route = Route()
+        self.binding_count = Watermark()
         self._by_queue: dict[Queue, dict[str, Binding]] = {}
         self._by_key: dict[str, dict[Queue, Binding]] = {}
 
@@ -119,30 +111,62 @@ class Exchange(ABC):
     # ---- routing ----
 
     @abstractmethod
-    def match(self, key: str) -> tuple[Queue, ...]:
-        """The queues that messages with this routing key go to, found from the bindings."""
+    def match(self, key: str) -> Route:
+        """Where messages with this routing key go, found from the bindings."""
 
-    def find(self, key: str) -> tuple[Queue, ...]:
+    def find(self, key: str) -> Route:
         """As `match`; and remember it in `routes`."""
-        queues = self.match(key)
-        self._routed_queues += len(queues)
-        if len(self.routes) >= MAX_ROUTES or self._routed_queues > MAX_ROUTED_QUEUES:
+        if len(self.routes) >= MAX_ROUTES:
             self.forget_routes()
-            if len(queues) > MAX_ROUTED_QUEUES:
-                return queues
-            self._routed_queues = len(queues)
-        self.routes[key] = queues
-        return queues
+        route = self.match(key)
+        self._routed_queues += len(route.queues)
+        if self._routed_queues > MAX_ROUTED_QUEUES:
+            self.forget_routes()
+            route = self.match(key)  # not the one from above, which may be forgotten now
+            self._routed_queues = len(route.queues)
+        if self._routed_queues <= MAX_ROUTED_QUEUES:
+            self.routes[key] = route
+        return self._kept(route)
 
-    def route(self, message: Message) -> Sequence[Queue]:
-        """The queues that a message goes to, each once."""
-        queues = self.routes.get(message.routing_key)
-        return self.find(message.routing_key) if queues is None else queues
+    def route(self, message: Message) -> Route:
+        """Where a message goes."""
+        route = self.routes.get(message.routing_key)
+        return self.find(message.routing_key) if route is None else route
+
+    def _route_by(self, bindings: Collection[Binding]) -> Route:
+        """The route by these bindings, one for each queue."""
+        return Route(tuple(bindings)) if bindings else self.no_route
+
+    def _kept(self, route: Route) -> Route:
+        """The route, which counts from now on, until it is forgotten."""
+        if route not in self._live and route is not self.no_route:
+            self._live[route] = None
+            for binding in route.bindings:
+                binding.routes.append(route)
+        return route
 
     def forget_routes(self) -> None:
         """Empty `routes`: what was found may not hold any more."""
         self.routes.clear()
         self._routed_queues = 0
+        for route in self._live:
+            self._take_in(route)
+        self._live.clear()
+
+    def _take_in(self, route: Route) -> None:
+        """Remember what a route has counted that is forgotten, with all others of its bindings."""
+        self._counted.take_in(route)
+        for binding in route.bindings:
+            binding.matched_before += route.messages
+            binding.routes.clear()
+
+    @property
+    def counts(self) -> RoutedCounts:
+        """What it has counted so far."""
+        counts = replace(self._counted)
+        for route in (*self._live, self.no_route):
+            counts.take_in(route)
+        return counts
 
     # ---- bindings ----
 
@@ -180,12 +204,22 @@ class Exchange(ABC):
     def add(self, binding: Binding) -> None:
         """Have a binding that is not there, beside those that are: one that `remove` removed, for example."""
         assert self.find_binding(binding.queue, binding.key) is None
+        self._add(binding)
+        self.binding_count.change(1)
+        binding.queue.binding_count.change(1)
+
+    def _add(self, binding: Binding) -> None:
         self._by_queue.setdefault(binding.queue, {})[binding.key] = binding
         self._by_key.setdefault(binding.key, {})[binding.queue] = binding
         self.forget_routes()
 
     def remove(self, binding: Binding) -> None:
         """Do without a binding that is there."""
+        self._remove(binding)
+        self.binding_count.change(-1)
+        binding.queue.binding_count.change(-1)
+
+    def _remove(self, binding: Binding) -> None:
         _discard(self._by_queue, binding.queue, binding.key)
         _discard(self._by_key, binding.key, binding.queue)
         self.forget_routes()
@@ -222,8 +256,8 @@ class Exchange(ABC):
     def is_asked_for(self, message: Message, binding: Binding) -> bool:
         """Whether a binding, on its own, would have this message routed to its queue."""
         alone = type(self)(self.name)
-        alone.add(Binding(binding.queue, binding.key, binding.arguments))
-        return bool(alone.route(message))
+        alone._add(Binding(binding.queue, binding.key, binding.arguments))
+        return bool(alone.route(message).queues)
 
     def bound(
         self, queue: Queue | None = None, key: str | None = None, arguments: TypedMap | None = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from broker.model.exchanges.exchange import Binding, BoundResult, Exchange
+from broker.model.exchanges.exchange import BoundResult, Exchange
+from broker.model.exchanges.route import Binding, Route
 from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -32,16 +33,16 @@ class FanoutExchange(Exchange):
         arguments: TypedMap = EMPTY_MAP,
     ) -> None:
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
-        self._all: tuple[Queue, ...] | None = None
+        self._all: Route | None = None
 
-    def match(self, key: str) -> tuple[Queue, ...]:  # noqa: ARG002 – the key says nothing
-        """All queues that are bound."""
+    def match(self, key: str) -> Route:  # noqa: ARG002 – the key says nothing
+        """To all queues that are bound."""
         if self._all is None:
-            self._all = tuple(self._by_queue)
+            self._all = self._route_by(tuple(self.bindings))
         return self._all
 
     def forget_routes(self) -> None:
-        """Empty `routes`, and gather the queues anew."""
+        """Empty `routes`, and gather the bindings anew."""
         super().forget_routes()
         self._all = None
 

@@ -7,12 +7,12 @@ Every message is held against every binding. Source: AMQP 0-10, class exchange, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from broker.model.errors import InternalError, NotAllowedError
 from broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
+from broker.model.exchanges.route import Binding, Route
 from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class HeadersExchange(Exchange):
     type_name: ClassVar[str] = "headers"
     is_keyed: ClassVar[bool] = False
 
-    __slots__ = ("_criteria",)
+    __slots__ = ("_criteria", "_found")
 
     def __init__(
         self,
@@ -39,21 +39,38 @@ class HeadersExchange(Exchange):
     ) -> None:
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self._criteria: dict[Binding, Criteria] = {}
+        self._found: dict[tuple[Binding, ...], Route] = {}  # by what has matched
 
     # ---- routing ----
 
-    def route(self, message: Message) -> Sequence[Queue]:
-        """The queues with a binding that asks for the headers of this message."""
+    def route(self, message: Message) -> Route:
+        """To the queues with a binding that asks for the headers of this message."""
         if not self._criteria:
-            return ()
+            return self.no_route
         headers = {name: comparable(typed) for name, typed in message.headers().entries}
-        queues: dict[Queue, None] = {}
+        first: dict[Queue, Binding] = {}
         for binding, criteria in self._criteria.items():
-            if binding.queue not in queues and criteria.match(headers):
-                queues[binding.queue] = None
-        return tuple(queues)
+            if binding.queue not in first and criteria.match(headers):
+                first[binding.queue] = binding
+        bindings = tuple(first.values())
+        return self._found.get(bindings) or self._remember(bindings)
 
-    def match(self, key: str) -> tuple[Queue, ...]:
+    def _remember(self, bindings: tuple[Binding, ...]) -> Route:
+        if not bindings:
+            return self.no_route
+        self._routed_queues += len(bindings)
+        if len(self._found) >= MAX_ROUTES or self._routed_queues > MAX_ROUTED_QUEUES:
+            self.forget_routes()
+            self._routed_queues = len(bindings)
+        route = self._found[bindings] = Route(bindings)
+        return self._kept(route)
+
+    def forget_routes(self) -> None:
+        """As `Exchange.forget_routes`."""
+        super().forget_routes()
+        self._found.clear()
+
+    def match(self, key: str) -> Route:
         """Not to be asked: a key says nothing here (`is_keyed`)."""
         raise AssertionError(f"the headers exchange {self.name!r} does not route by key ({key!r})")
 
@@ -75,14 +92,12 @@ class HeadersExchange(Exchange):
             )
         return super().prepare(queue, key, arguments)
 
-    def add(self, binding: Binding) -> None:
-        """Have a binding that is not there, and what it asks for."""
-        super().add(binding)
+    def _add(self, binding: Binding) -> None:
+        super()._add(binding)
         self._criteria[binding] = parse_criteria(binding.arguments)
 
-    def remove(self, binding: Binding) -> None:
-        """Do without a binding that is there."""
-        super().remove(binding)
+    def _remove(self, binding: Binding) -> None:
+        super()._remove(binding)
         del self._criteria[binding]
 
     def is_alike(self, binding: Binding, arguments: TypedMap) -> bool:

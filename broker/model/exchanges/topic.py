@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Binding, Route
 from broker.model.exchanges.topic_index import TopicIndex
 from formats.values import EMPTY_MAP, TypedMap
 
@@ -35,21 +36,23 @@ class TopicExchange(Exchange):
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self._index = TopicIndex()
 
-    def add(self, binding: Binding) -> None:
-        """Have a binding, and its pattern if that is new."""
+    def _add(self, binding: Binding) -> None:
         if binding.key not in self._by_key:
             self._index.add(binding.key)
-        super().add(binding)
+        super()._add(binding)
 
-    def remove(self, binding: Binding) -> None:
-        """Do without a binding, and without its pattern if no other has it."""
-        super().remove(binding)
+    def _remove(self, binding: Binding) -> None:
+        super()._remove(binding)
         if binding.key not in self._by_key:
             self._index.remove(binding.key)
 
-    def match(self, key: str) -> tuple[Queue, ...]:
-        """The queues that are bound with a pattern that matches this key."""
+    def match(self, key: str) -> Route:
+        """To the queues that are bound with a pattern that matches this key."""
         patterns = self._index.match(key)
         if len(patterns) == 1:
-            return tuple(self._by_key[patterns[0]])
-        return tuple(dict.fromkeys(queue for pattern in patterns for queue in self._by_key[pattern]))
+            return self._route_by(self._by_key[patterns[0]].values())
+        first: dict[Queue, Binding] = {}
+        for pattern in patterns:
+            for queue, binding in self._by_key[pattern].items():
+                first.setdefault(queue, binding)
+        return self._route_by(first.values())

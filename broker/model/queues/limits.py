@@ -41,13 +41,15 @@ class Reject:
     Attributes:
         max_messages, max_bytes: as above, `sys.maxsize` for no limit.
         overhead: as above.
+        refused: how many messages there was no room for.
     """
 
-    __slots__ = ("max_bytes", "max_messages", "overhead")
+    __slots__ = ("max_bytes", "max_messages", "overhead", "refused")
 
     def __init__(self, *, max_messages: int = 0, max_bytes: int = 0, overhead: int = 0) -> None:
         self.max_messages, self.max_bytes = max_messages or sys.maxsize, max_bytes or sys.maxsize
         self.overhead = overhead
+        self.refused = 0
 
     def check(self, queue: Depth, message: Message) -> None:
         """Raises ResourceLimitExceededError if the queue has no room for the message."""
@@ -59,9 +61,11 @@ class Reject:
     def check_all(self, queue: Depth, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""
         if queue.message_count + count > self.max_messages:
+            self.refused += count
             used = f"{queue.message_count} of {self.max_messages} messages are on it"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
         held = queue.message_bytes + self.overhead * queue.message_count
         if held + size + self.overhead * count > self.max_bytes:
+            self.refused += count
             used = f"{held} of {self.max_bytes} bytes are used"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')

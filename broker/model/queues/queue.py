@@ -26,8 +26,10 @@ from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.queues.barriers import Barrier, Barriers
 from broker.model.queues.consumer import TAKEN
 from broker.model.queues.consumers import Consumers
+from broker.model.queues.counters import QueueCounters, QueueTotals
 from broker.model.queues.entry import ACQUIRED, AVAILABLE, LEAVING, UNCOMMITTED, Entry
 from broker.model.queues.fifo import Fifo
+from broker.model.watermark import Watermark
 from formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -39,6 +41,17 @@ if TYPE_CHECKING:
     from broker.model.turn import Turn
 
 
+class Routed(Protocol):
+    """Where an exchange sends a message."""
+
+    @property
+    def queues(self) -> Sequence[Queue]:
+        """The queues, each once."""
+
+    def count(self, size: int) -> None:
+        """A message of `size` bytes has gone there."""
+
+
 class Alternate(Protocol):
     """An exchange, as a queue's alternate one: where what is rejected goes, and what is left over."""
 
@@ -48,8 +61,8 @@ class Alternate(Protocol):
     def alternate(self) -> Alternate | None:
         """Where goes in turn what it has no queue for."""
 
-    def route(self, message: Message) -> Sequence[Queue]:
-        """The queues that a message goes to, each once."""
+    def route(self, message: Message) -> Routed:
+        """Where a message goes."""
 
 
 class Queue:
@@ -74,16 +87,20 @@ class Queue:
         owner: whose it is alone; None if everybody may use it.
         exclusive_consumer: the consumer that alone has it; None if there is none.
         message_count: messages on it, those that consumers hold included.
-        acquired_count: those that consumers or transactions hold.
         message_bytes: their headers and content.
+        bytes_enqueued: the same of all messages that have come so far.
+        counters: what else it counts (`totals`).
+        binding_count, consumer_marks: its bindings, that to the default exchange included, and its consumers.
+        creator: the user who has declared it.
         counted_memory: its `memory` when that was last counted as growth.
         auto_delete_seconds: how long it stays when it is not used any more, if it is auto-delete.
         is_deleted: it is gone; nothing can be done with it any more.
     """
 
     __slots__ = (
-        "_append", "_barriers", "_clock", "_consumers", "_order", "_turn", "acquired_count", "alternate", "arguments",
-        "auto_delete", "auto_delete_seconds", "counted_memory", "durable", "eligibility", "exclusive_consumer",
+        "_acquired", "_append", "_barriers", "_clock", "_consumers", "_order", "_turn", "alternate", "arguments",
+        "auto_delete", "auto_delete_seconds", "binding_count", "bytes_enqueued", "consumer_marks", "counted_memory",
+        "counters", "creator", "durable", "eligibility", "exclusive_consumer",
         "is_deleted", "journal", "limit", "message_bytes", "message_count", "name", "owner", "store",
     )  # fmt: skip
 
@@ -112,7 +129,11 @@ class Queue:
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
         self.auto_delete_seconds = 0
-        self.message_count = self.acquired_count = self.message_bytes = self.counted_memory = 0
+        self.message_count = self.message_bytes = self.bytes_enqueued = self.counted_memory = 0
+        self._acquired = 0  # how often an entry became ACQUIRED
+        self.counters = QueueCounters()
+        self.binding_count, self.consumer_marks = Watermark(1), Watermark()
+        self.creator = ""
         self._order = Fifo() if order is None else order
         self._barriers, self._consumers = Barriers(), Consumers()
 
@@ -169,10 +190,13 @@ class Queue:
         Raises:
             MemoryError: nothing was done: all that takes memory comes first.
         """
+        size = message.size
         self._turn.ready[self] = None
-        count, size = self.message_count + 1, self.message_bytes + message.size
+        count, total, enqueued = self.message_count + 1, self.message_bytes + size, self.bytes_enqueued + size
+        if message.is_persistent is not self.durable:
+            self.counters.unlike_came(size)
         entry = self._order.append(message, rid)
-        self.message_count, self.message_bytes = count, size
+        self.message_count, self.message_bytes, self.bytes_enqueued = count, total, enqueued
         return entry
 
     # ---- what is on the disk may be delivered ----
@@ -192,9 +216,15 @@ class Queue:
     def commit(self, entry: Entry) -> None:
         """The transaction that brought it is committed."""
         if entry.rid == 0 and not self.admits(entry.message):
-            self.remove(entry)
+            self.withdraw(entry)
         else:
             entry.state = AVAILABLE
+            self.counters.txn_enqueued(entry.message.size)
+
+    def withdraw(self, entry: Entry) -> None:
+        """The transaction that brought it has failed, or the queue does not take it."""
+        self.counters.withdrawn += 1
+        self.remove(entry)
 
     def raise_barrier(self) -> Barrier:
         """What was added and held so far is waited for, until `lower` is called with this."""
@@ -232,24 +262,28 @@ class Queue:
             except self.store.errors as error:
                 raise InternalError(str(error)) from error
             self._turn.journals[self.journal] = None
-        self.acquired_count -= 1
         self.remove(entry)
         return rid != 0
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry. It must not count as acquired any more."""
+        """Remove an entry, which is acquired unless it is withdrawn."""
         following = self._order.remove(entry)
         self.message_count -= 1
-        self.message_bytes -= entry.message.size
+        message = entry.message
+        self.message_bytes -= message.size
+        if message.is_persistent is not self.durable:
+            self.counters.unlike_went(message.size)
         if self._consumers.browsers:
             self._consumers.removed(entry, following)
 
-    def acquire(self, entry: Entry) -> bool:
-        """Take the message of an entry that was looked at. False if somebody else has it."""
+
+    def acquire(self, entry: Entry, *, is_consumed: bool = True) -> bool:
+        """Take the message of an entry: for a consumer, unless the broker removes it. False if somebody else has it."""
         if entry.state != AVAILABLE:
             return False
         entry.state = ACQUIRED
-        self.acquired_count += 1
+        self._acquired += 1
+        self.counters.own_acquires += not is_consumed
         self._consumers.acquired(entry)
         return True
 
@@ -258,7 +292,7 @@ class Queue:
         if entry.state != ACQUIRED:
             return
         entry.state = AVAILABLE
-        self.acquired_count -= 1
+        self.counters.releases += 1
         entry.is_redelivered = entry.is_redelivered or is_redelivered
         self._order.put_back(entry)
         self._turn.ready[self] = None
@@ -294,8 +328,9 @@ class Queue:
         for entry in self.available():
             if most and count == most:
                 break
-            self.acquire(entry)
+            self.acquire(entry, is_consumed=False)
             is_written = self.dequeue(entry) or is_written
+            self.counters.purged += 1
             count += 1
         return count, is_written
 
@@ -311,9 +346,25 @@ class Queue:
         return count
 
     def _drop_expired(self, entry: Entry) -> None:
-        self.acquire(entry)
+        self.acquire(entry, is_consumed=False)
         with contextlib.suppress(InternalError):  # it stays acquired, so that nobody gets it
             self.dequeue(entry)
+            self.counters.expired += 1
+
+    # ---- counts ----
+
+    @property
+    def acquired_count(self) -> int:
+        """Messages that consumers or transactions hold."""
+        counters, dequeued = self.counters, self._order.next_position - 1 - self.message_count
+        return self._acquired + counters.withdrawn - counters.releases - dequeued
+
+    @property
+    def totals(self) -> QueueTotals:
+        """What it has counted so far."""
+        come, here = (self._order.next_position - 1, self.bytes_enqueued), (self.message_count, self.message_bytes)
+        refused = 0 if self.limit is None else self.limit.refused
+        return self.counters.totals(come, here, self._acquired, refused, is_durable=self.durable)
 
     # ---- consumers ----
 
@@ -345,10 +396,12 @@ class Queue:
     def add_consumer(self, consumer: Consumer) -> None:
         """Offer messages to one more, when `wake` has been called for it."""
         self._consumers.add(consumer, self._order.first)
+        self.consumer_marks.set(self.consumer_count)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """One is gone."""
         self._consumers.remove(consumer)
+        self.consumer_marks.set(self.consumer_count)
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
 
@@ -387,13 +440,13 @@ class Queue:
                 self._drop_expired(entry)
                 continue
             entry.state = ACQUIRED
-            self.acquired_count += 1
+            self._acquired += 1
             result = None if declined else waiting[0].deliver(entry)
             if result == TAKEN:
                 if len(waiting) > 1:
                     waiting.rotate(-1)
             elif not consumers.offer(entry, result):
                 entry.state = AVAILABLE
-                self.acquired_count -= 1
+                self._acquired -= 1
                 if not waiting:  # else they have passed it over
                     order.put_back(entry)

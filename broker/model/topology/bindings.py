@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.log.logs import log_of
 from broker.model.errors import InternalError, ModelError, NotFoundError
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Binding
 from broker.model.queues.queue import Queue
 from broker.model.store_protocol import Store
 from broker.model.topology.kept_wiring import KeptWiring

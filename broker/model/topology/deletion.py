@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.model.errors import InternalError, ModelError
 from broker.model.exchanges.default import DefaultExchange
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Binding
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
 from broker.model.topology.kept_wiring import KeptWiring

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from broker.model.errors import InternalError, InvalidArgumentError
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Binding
 from broker.model.queues.queue import Queue
 from broker.model.store_protocol import Changed, Store
 from formats.broker_records import wiring as records

@@ -38,7 +38,8 @@ from broker.model.errors import (
     ResourceLockedError,
 )
 from broker.model.events import Bind, ExchangeDeclare, ExchangeDelete, QueueDeclare, QueueDelete, Unbind
-from broker.model.exchanges.exchange import Binding, Exchange
+from broker.model.exchanges.exchange import Exchange
+from broker.model.exchanges.route import Binding
 from broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from broker.model.queues.argument_table import unmet
 from broker.model.queues.arguments import read_arguments

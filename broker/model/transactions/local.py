@@ -21,7 +21,7 @@ from broker.model.memory import MESSAGE_OVERHEAD
 from broker.model.message import Message
 from broker.model.queues.barriers import Barrier
 from broker.model.queues.entry import ACQUIRED, LEAVING, Entry
-from broker.model.queues.queue import Queue
+from broker.model.queues.queue import Queue, Routed
 
 if TYPE_CHECKING:
     from broker.model.memory import MemoryCeiling
@@ -67,8 +67,8 @@ class LocalTransaction:
         """
         self.publish_to(message, exchange, self._router.route(message, exchange))
 
-    def publish_to(self, message: Message, exchange: Exchange, queues: Sequence[Queue]) -> None:
-        """As `publish`, to queues that were found before."""
+    def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> None:
+        """As `publish`, by a route that was found before. The message counts as routed, whatever becomes of it."""
         size = message.size + MESSAGE_OVERHEAD
         self.memory += size
         self._ceiling.grown += size
@@ -76,7 +76,8 @@ class LocalTransaction:
             raise ResourceLimitExceededError(f"a transaction of more than {self._max_bytes} bytes")
         if exchange.sent is not None:
             self._sent[len(self._published)] = exchange.sent
-        self._published.append((message, queues))
+        self._published.append((message, route.queues))
+        self._router.count(message, route)
 
     def accept(self, queue: Queue, entry: Entry) -> None:
         """Dequeue an acquired message at commit."""
@@ -178,7 +179,7 @@ def _end_publishing(queue: Queue, entry: Entry, error: Exception | None) -> None
     if error is None:
         queue.commit(entry)
     elif not entry.rid:
-        queue.remove(entry)
+        queue.withdraw(entry)
 
 
 def _end_accepting(queue: Queue, entry: Entry, error: Exception | None) -> None:
@@ -186,7 +187,7 @@ def _end_accepting(queue: Queue, entry: Entry, error: Exception | None) -> None:
     if queue.is_deleted:
         return
     if error is None:
-        queue.acquired_count -= 1
+        queue.counters.txn_dequeued(entry.message.size)
         queue.remove(entry)
     elif not entry.rid:
         entry.state = ACQUIRED

@@ -116,10 +116,10 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
 
 
 def _transfer_immediate(session: ServerSession, number: int, message: TransferMessage, exchange: Exchange) -> None:
-    queues = session.broker.router.route_immediate(message, exchange)
+    route = session.broker.router.route_immediate(message, exchange)
     if session.transaction is not None:
-        session.transaction.publish_to(message, exchange, queues)
-    elif session.broker.router.publish_to(message, exchange, queues):
+        session.transaction.publish_to(message, exchange, route)
+    elif session.broker.router.publish_to(message, exchange, route):
         session.ledger.hold(number)
 
 
