@@ -24,6 +24,7 @@ from broker.model.message import Message
 from broker.model.queues.argument_table import unmet
 from broker.model.queues.arguments import NO_ARGUMENTS, read_arguments
 from broker.model.queues.composition import QueueFactory
+from broker.model.queues.counters import QueueTotals, sum_of
 from broker.model.queues.idle import IdleQueues
 from broker.model.queues.queue import Queue
 from broker.model.router import Router
@@ -64,7 +65,9 @@ class Broker:
         idle_queues: those that are to go if nobody uses them for a while.
         queue_factory: makes queues.
         router: publishes and moves messages.
+        removal: deletes queues, and remembers what they have counted.
         wiring: declares, deletes, binds and unbinds.
+        started_at: when the broker has started, by its clock.
         authorization: says who may do what.
         events: what happens, for those who listen.
         in_doubt_messages: messages that distributed transactions in doubt hold, and the store alone.
@@ -93,20 +96,28 @@ class Broker:
         self.idle_queues = IdleQueues(clock)
         self.router = Router(store, self.turn)
         self.queue_factory = QueueFactory(self.turn, store, settings.queue_limit_bytes, clock)
+        self.started_at = clock()
         kept = KeptWiring(store)
+        self.removal = QueueRemoval(self.queues, self.exchanges, self.router, kept)
         self.wiring = Wiring(
             self.queues,
             self.exchanges,
             factory=self.queue_factory,
             idle_queues=self.idle_queues,
             kept=kept,
-            removal=QueueRemoval(self.queues, self.exchanges, self.router, kept),
+            removal=self.removal,
             bindings=BindingMaker(self.router, self.turn, kept, clock),
             authorization=self.authorization,
             events=self.events,
         )
 
     # ---- messages ----
+
+    @property
+    def totals(self) -> QueueTotals:
+        """What all its queues have counted, those that are deleted included."""
+        queues = (*self.queues.values(), *self.removal.leaving)
+        return sum_of((self.removal.deleted, *(queue.totals for queue in queues)))
 
     def begin_transaction(self, max_bytes: int) -> LocalTransaction:
         """A local transaction; what is published in it takes `max_bytes` of memory at most, or 0 for no limit."""
@@ -192,7 +203,9 @@ class Broker:
                 _LOG.error('Queue "%s": record 0x%x is left where it is: %s', record.name, kept.rid, error)
                 continue
             queue.add(message, kept.rid).is_redelivered = kept.redelivered
+        queue.creator = record.owner or ""
         self.queues[record.name] = queue
+        self.exchanges[""].binding_count.set(len(self.queues))
         return queue
 
     def _warn_of_unmet(self, name: str, arguments: TypedMap) -> None:

@@ -22,7 +22,7 @@ from broker.model.caller import Caller
 from broker.model.errors import ModelError, ResourceLockedError
 from broker.model.events import Subscribe, Unsubscribe
 from broker.model.queues.consumer import Consumer
-from broker.model.queues.entry import Entry
+from broker.model.queues.entry import ACQUIRED, Entry
 from broker.model.queues.queue import Queue
 from formats.values import EMPTY_MAP, TypedMap
 
@@ -72,8 +72,10 @@ def reject(
             continue
         if queue.alternate is not None:
             moves.append((queue, entry))
-        elif queue.dequeue(entry):
-            is_written = True
+            continue
+        is_there = entry.state == ACQUIRED
+        is_written = queue.dequeue(entry) or is_written
+        queue.counters.rejected += is_there
     if not moves:
         return Settled.SYNCED if is_written else Settled.NOW
     left = len(moves) + is_written
@@ -91,12 +93,14 @@ def reject(
         broker.turn.when_synced(one_done)
     for index, (queue, entry) in enumerate(moves):
         assert queue.alternate is not None
+        is_there = entry.state == ACQUIRED
         try:
             broker.router.move(queue, entry, queue.alternate, one_done)
         except ModelError:
             for source, kept in moves[index:]:
                 source.release(kept, is_redelivered=True)
             raise
+        queue.counters.rejected += is_there
     has_returned = True
     return Settled.LATER if left else Settled.NOW
 

@@ -1,8 +1,8 @@
 """The default exchange, whose name is empty: to the queue whose name is the routing key.
 
 Every queue is bound to it under its name from its first day to its last, so it keeps no bindings: it looks the queue
-up among the broker's. What it finds it remembers like all exchanges, so a queue that goes is to be forgotten. Nothing
-else can be bound to it, and it can be neither declared nor deleted. Source: AMQP 0-10, exchange, default-exchange.
+up among the broker's. What it finds it remembers like all exchanges, so a queue that goes is to be forgotten. Whoever
+makes one sets how many there are. Nothing else can be bound to it, and it can be neither declared nor deleted. Source: AMQP 0-10, exchange, default-exchange.
 """
 
 from __future__ import annotations
@@ -48,10 +48,6 @@ class DefaultExchange(Exchange):
             self.forget_routes()
         self.routes[key] = route
         return self._kept(route)
-
-    def queue_added(self) -> None:
-        """There is one more queue."""
-        self.binding_count.set(len(self._queues))
 
     def forget(self, name: str) -> None:
         """A queue is gone, or its name is another's now."""

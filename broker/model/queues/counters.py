@@ -13,6 +13,7 @@ Source: qpidd, Queue.cpp and the class Queue of the QMF schema, which say what i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -58,10 +59,6 @@ class QueueTotals(NamedTuple):
         """Their headers and content."""
         return self.bytes_enqueued - self.bytes_dequeued
 
-    def plus(self, other: QueueTotals) -> QueueTotals:
-        """The sums of both."""
-        return QueueTotals(*map(int.__add__, self, other))
-
     def emptied(self) -> QueueTotals:
         """As if all that is there were dequeued: the queue is deleted."""
         return self._replace(
@@ -70,6 +67,11 @@ class QueueTotals(NamedTuple):
             persistent_messages_dequeued=self.persistent_messages_enqueued,
             persistent_bytes_dequeued=self.persistent_bytes_enqueued,
         )
+
+
+def sum_of(totals: Iterable[QueueTotals]) -> QueueTotals:
+    """The sums of what several queues, one at least, have counted."""
+    return QueueTotals(*map(sum, zip(*totals, strict=True)))
 
 
 class QueueCounters:

@@ -276,7 +276,6 @@ class Queue:
         if self._consumers.browsers:
             self._consumers.removed(entry, following)
 
-
     def acquire(self, entry: Entry, *, is_consumed: bool = True) -> bool:
         """Take the message of an entry: for a consumer, unless the broker removes it. False if somebody else has it."""
         if entry.state != AVAILABLE:

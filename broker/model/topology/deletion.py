@@ -22,6 +22,7 @@ from broker.model.errors import InternalError, ModelError
 from broker.model.exchanges.default import DefaultExchange
 from broker.model.exchanges.exchange import Exchange
 from broker.model.exchanges.route import Binding
+from broker.model.queues.counters import QueueTotals, sum_of
 from broker.model.queues.entry import Entry
 from broker.model.queues.queue import Queue
 from broker.model.topology.kept_wiring import KeptWiring
@@ -42,12 +43,21 @@ class QueueRemoval:
         exchanges: name -> exchange.
         router: moves messages.
         kept: what the store keeps.
+
+    Attributes:
+        leaving: queues that are being deleted.
+        deleted: what those have counted that are, as if their last messages had been dequeued.
+        abandoned: messages that have gone with their queue.
+        abandoned_moved: messages that went to the alternate exchange of their queue instead.
     """
 
     def __init__(
         self, queues: dict[str, Queue], exchanges: Mapping[str, Exchange], router: Router, kept: KeptWiring
     ) -> None:
         self._queues, self._exchanges, self._router, self._kept = queues, exchanges, router, kept
+        self.leaving: dict[Queue, None] = {}
+        self.deleted = QueueTotals()
+        self.abandoned = self.abandoned_moved = 0
 
     async def remove(self, queue: Queue) -> list[Exchange]:
         """Remove a queue. Returns the exchanges that it was bound to.
@@ -64,26 +74,33 @@ class QueueRemoval:
         except BaseException:
             self._return(queue, left)
             raise
+        del self.leaving[queue]
+        self.abandoned += queue.message_count
+        self.deleted = sum_of((self.deleted, queue.totals.emptied()))
         return list(left)
 
     # ---- exchanges ----
 
     def _leave(self, queue: Queue) -> dict[Exchange, list[Binding]]:
+        self.leaving[queue] = None
         del self._queues[queue.name]
-        self._forget(queue)
+        self._default.forget(queue.name)
         left = ((exchange, exchange.unbind_queue(queue)) for exchange in self._exchanges.values())
         return {exchange: bindings for exchange, bindings in left if bindings}
 
     def _return(self, queue: Queue, left: dict[Exchange, list[Binding]]) -> None:
+        del self.leaving[queue]
         self._queues[queue.name] = queue
+        self._default.binding_count.set(len(self._queues))
         for exchange, bindings in left.items():
             for binding in bindings:
                 exchange.add(binding)
 
-    def _forget(self, queue: Queue) -> None:
+    @property
+    def _default(self) -> DefaultExchange:
         default = self._exchanges[""]
         assert isinstance(default, DefaultExchange)
-        default.forget(queue.name)
+        return default
 
     # ---- messages ----
 
@@ -100,7 +117,7 @@ class QueueRemoval:
         acquired: set[Entry] = set()  # here, and not by a consumer, who keeps what cannot be moved
         moving: list[tuple[Entry, asyncio.Future[Exception | None]]] = []
         for entry in entries:
-            if queue.acquire(entry):
+            if queue.acquire(entry, is_consumed=False):
                 acquired.add(entry)
             moved: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             try:
@@ -117,6 +134,8 @@ class QueueRemoval:
                 if entry in acquired:
                     queue.release(entry, is_redelivered=False)
                 failures.append(_told(failure))
+            else:
+                self.abandoned_moved += 1
         return failures
 
     # ---- the queue ----

@@ -204,8 +204,9 @@ class Wiring:
         wanted = self.find_exchange(alternate) if alternate else None
         if queue is None:
             queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, caller.user)
-            queue.alternate = wanted
+            queue.alternate, queue.creator = wanted, caller.user
             self._queues[name] = queue
+            self._exchanges[""].binding_count.set(len(self._queues))
         else:
             if exclusive or not passive:
                 check_owner(queue, caller)
