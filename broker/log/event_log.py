@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.log.client_properties import described
 from broker.log.logs import DEBUG, log_of
 from broker.model.events import (
     Bind,
+    ClientConnect,
     Event,
     ExchangeDeclare,
     ExchangeDelete,
@@ -18,10 +20,19 @@ from broker.model.events import (
 )
 
 _LOG: Final = log_of("Model")
+_PROTOCOL: Final = log_of("Protocol")
 
 
 def log_event(event: Event) -> None:
-    """Write the line of an event, if lines of its level are wanted."""
+    """Write the line of an event, if lines of its level are wanted.
+
+    That a client was not let in is told where it happens, since any peer can fill the log so (`budget`); that one is
+    gone, by its socket, which knows it before its connection is open, too.
+    """
+    if isinstance(event, ClientConnect):
+        who = event.remote_host, event.user, described(event.properties)
+        _PROTOCOL.info("Client %s: connection opened by %s%s", *who)
+        return
     if not _LOG.is_on(DEBUG):
         return
     match event:

@@ -98,8 +98,43 @@ class Unsubscribe(NamedTuple):
     destination: str
 
 
+class ClientConnect(NamedTuple):
+    """A client has opened its connection."""
+
+    remote_host: str
+    user: str
+    properties: TypedMap
+
+
+class ClientConnectFail(NamedTuple):
+    """A client was not let in: `user` is who it is, where that is known."""
+
+    remote_host: str
+    user: str
+    reason: str
+    properties: TypedMap
+
+
+class ClientDisconnect(NamedTuple):
+    """A client that had opened its connection is gone."""
+
+    remote_host: str
+    user: str
+    properties: TypedMap
+
+
 Event: TypeAlias = (
-    QueueDeclare | QueueDelete | ExchangeDeclare | ExchangeDelete | Bind | Unbind | Subscribe | Unsubscribe
+    QueueDeclare
+    | QueueDelete
+    | ExchangeDeclare
+    | ExchangeDelete
+    | Bind
+    | Unbind
+    | Subscribe
+    | Unsubscribe
+    | ClientConnect
+    | ClientConnectFail
+    | ClientDisconnect
 )
 Listener: TypeAlias = Callable[[Event], None]
 

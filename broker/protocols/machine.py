@@ -28,6 +28,17 @@ class Peer(NamedTuple):
     refusal: str = ""
 
 
+class ConnectionCounts(NamedTuple):
+    """What has come over a connection, and gone: its frames, their bytes, and the messages in them."""
+
+    frames_received: int
+    frames_sent: int
+    bytes_received: int
+    bytes_sent: int
+    messages_received: int
+    messages_sent: int
+
+
 class Host(Protocol):
     """What runs a connection: the event loop and the socket."""
 
@@ -55,6 +66,10 @@ class Machine(Protocol):
     """
 
     user: str
+
+    @property
+    def counts(self) -> ConnectionCounts:
+        """What has come and gone so far."""
 
     @property
     def is_paused(self) -> bool:

@@ -2,7 +2,8 @@
 
 Every queue is bound to it under its name from its first day to its last, so it keeps no bindings: it looks the queue
 up among the broker's. What it finds it remembers like all exchanges, so a queue that goes is to be forgotten. Whoever
-makes one sets how many there are. Nothing else can be bound to it, and it can be neither declared nor deleted. Source: AMQP 0-10, exchange, default-exchange.
+makes a queue sets how many there are. Nothing else can be bound to it, and it can be neither declared nor deleted.
+Source: AMQP 0-10, exchange, default-exchange.
 """
 
 from __future__ import annotations

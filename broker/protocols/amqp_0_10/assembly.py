@@ -131,11 +131,12 @@ class Assembler:
         most_at_once: so many transfers, and frames besides, are taken at once; then others are to have their turn.
         is_paused: nothing is put together until `resume`; set by whoever cannot go on.
         is_behind: there was more than may be taken at once: `resume` is to be called soon.
+        frames, transfers: how many frames, and messages with them, have come; added to when a read is worked off.
     """
 
     __slots__ = (
-        "_budget", "_dropping", "_partial", "_receiver", "_rest", "is_behind", "is_paused", "max_body", "max_frame",
-        "most_at_once", "pending_bytes",
+        "_budget", "_dropping", "_partial", "_receiver", "_rest", "frames", "is_behind", "is_paused", "max_body",
+        "max_frame", "most_at_once", "pending_bytes", "transfers",
     )  # fmt: skip
 
     def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
@@ -144,7 +145,7 @@ class Assembler:
         self._budget = Budget(max_body) if budget is None else budget
         self.most_at_once = sys.maxsize
         self.is_paused = self.is_behind = False
-        self.pending_bytes = 0
+        self.pending_bytes = self.frames = self.transfers = 0
         self._rest = b""
         self._partial: dict[int, _Partial] = {}
         self._dropping: set[int] = set()  # channels; none of them is in _partial
@@ -158,10 +159,10 @@ class Assembler:
         if self._rest:
             data = self._rest + data
         end = len(data)
-        at = 0
+        at = taken = transfers = 0
         receiver = self._receiver
         self.is_behind = False
-        for _ in range(self.most_at_once):
+        for taken in range(self.most_at_once):  # noqa: B007 – how many were taken, when it is left
             if end - at < _HEAD or self.is_paused:
                 break
             flags, segment, size, _, track, channel, _ = _unpack(data, at)
@@ -173,6 +174,8 @@ class Assembler:
             position = flags & _POSITION
             if segment == COMMAND and track == TRACK_COMMAND and channel not in self._partial:
                 if position == _WHOLE_COMMAND:
+                    if data[at + _HEAD : at + _HEAD + 2] == _TRANSFER:
+                        self.transfers += 1
                     receiver.command(channel, data[at + _HEAD : following], None, None)
                     at = following
                     continue
@@ -180,11 +183,15 @@ class Assembler:
                     after = self._take_transfer(data, at, following, end, channel)
                     if after:
                         at = after
+                        transfers += 1
                         continue
             self._take_frame(position, segment, track, channel, data[at + _HEAD : following])
             at = following
         else:
+            taken = self.most_at_once
             self.is_behind = end - at >= _HEAD
+        self.frames += taken + 2 * transfers  # a transfer has two frames more than the one that was taken
+        self.transfers += transfers
         self._rest = data[at:] if at < end else b""
 
     def resume(self) -> None:
@@ -209,6 +216,7 @@ class Assembler:
             return 0
         position = flags & _POSITION
         if position == _LAST_WHOLE:
+            self.frames -= 1  # there is none for its body
             self._receiver.command(channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], None)
             return int(body_at)
         if position != _WHOLE_SEGMENT or body_at + _HEAD > end:
@@ -331,4 +339,6 @@ class Assembler:
         self._count(-partial.size)
         header = None if partial.header is None else bytes(partial.header)
         body = None if partial.body is None else partial.body.content()
+        if partial.payload.startswith(_TRANSFER):
+            self.transfers += 1
         self._receiver.command(channel, bytes(partial.payload), header, body)

@@ -67,11 +67,15 @@ class Connection(ABC, Generic[SessionT]):
         sessions: channel -> session that is attached.
         close_code, close_text: why it was closed, by whichever end.
         heartbeat: seconds between heartbeats; 0 for none.
+        bytes_received, bytes_sent: what has come and gone, protocol headers included.
+        frames_sent, transfers_sent: frames, and messages with them, that were put into `output`, but for those of a
+            subscription that are put there as they are.
     """
 
     __slots__ = (
-        "_assembler", "_has_received", "_has_sent", "_header", "_last_received", "_last_sent", "close_code",
-        "close_text", "heartbeat", "max_frame", "output", "phase", "sessions",
+        "_assembler", "_has_received", "_has_sent", "_header", "_last_received", "_last_sent", "bytes_received",
+        "bytes_sent", "close_code", "close_text", "frames_sent", "heartbeat", "max_frame", "output", "phase",
+        "sessions", "transfers_sent",
     )  # fmt: skip
 
     def __init__(self, max_message_bytes: int, budget: Budget | None = None) -> None:
@@ -82,6 +86,7 @@ class Connection(ABC, Generic[SessionT]):
         self.close_code = 0
         self.close_text = ""
         self.heartbeat = 0
+        self.bytes_received = self.bytes_sent = self.frames_sent = self.transfers_sent = 0
         self._assembler = Assembler(self, MOST_FRAME, max_message_bytes, budget)
         self._header = b""
         self._last_received = self._last_sent = 0.0
@@ -126,6 +131,7 @@ class Connection(ABC, Generic[SessionT]):
     def receive(self, data: bytes) -> None:
         """Take what the socket has brought."""
         self._has_received = True
+        self.bytes_received += len(data)
         if self.phase is Phase.CLOSED:
             return
         try:
@@ -209,11 +215,13 @@ class Connection(ABC, Generic[SessionT]):
     def send_control(self, name: str, /, **values: Any) -> None:
         """Send a control of the connection."""
         self.output.append(encode_control_frame(0, encode_control(name, **values)))
+        self.frames_sent += 1
         self.has_output()
 
     def send_session_control(self, channel: int, control: str, /, **values: Any) -> None:
         """Send a control of a session, which need not be attached."""
         self.output.append(encode_control_frame(channel, encode_control(control, **values)))
+        self.frames_sent += 1
         self.has_output()
 
     def take_output(self) -> bytes:
@@ -223,6 +231,7 @@ class Connection(ABC, Generic[SessionT]):
             return b""
         self._has_sent = True
         data = b"".join(output)
+        self.bytes_sent += len(data)
         output.clear()
         return data
 

@@ -13,12 +13,13 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from broker.log.client_properties import described
 from broker.log.logs import log_of
 from broker.model.content import Content
 from broker.model.errors import ModelError
+from broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
 from broker.model.turn import Turn
 from broker.protocols.amqp_0_10.assembly import FramingError
-from broker.protocols.amqp_0_10.client_properties import described
 from broker.protocols.amqp_0_10.commands import do_command
 from broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, MOST_FRAME, Connection, Phase
 from broker.protocols.amqp_0_10.large_frames import MOST_AT_ONCE
@@ -27,12 +28,13 @@ from broker.protocols.amqp_0_10.session import DetachError, State, detach_reason
 from broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from broker.protocols.amqp_0_10.streaming import Stream
 from broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader
-from broker.protocols.machine import Host
+from broker.protocols.machine import ConnectionCounts, Host
 from broker.security.authentication import Authentication
 from broker.security.mechanisms import Challenge, Failure, Outcome, PasswordCheck, ServerMechanism, Success
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.codes import CloseCode, DetachCode
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
+from formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
 
@@ -65,9 +67,9 @@ class ServerConnection(Connection[ServerSession]):
     """
 
     __slots__ = (
-        "__weakref__", "_authentication", "_channel_max", "_description", "_host", "_is_local", "_is_tuned",
-        "_mechanism", "_mechanism_name", "_now", "_refusal", "_registry", "_sasl_steps", "_settings", "_told",
-        "_turn", "can_send", "peer", "room", "streams", "transfers", "user",
+        "__weakref__", "_authentication", "_channel_max", "_host", "_is_announced", "_is_local", "_is_tuned",
+        "_mechanism", "_mechanism_name", "_now", "_properties", "_refusal", "_registry", "_sasl_steps", "_settings",
+        "_told", "_turn", "can_send", "peer", "room", "streams", "transfers", "user",
     )  # fmt: skip
 
     def __init__(
@@ -90,8 +92,9 @@ class ServerConnection(Connection[ServerSession]):
         self._refusal, self.peer = refusal, peer
         self._mechanism: ServerMechanism | None = None
         self._sasl_steps = 0
-        self._mechanism_name = self._description = ""
-        self._is_tuned = False
+        self._mechanism_name = ""
+        self._properties = EMPTY_MAP  # what the client says of itself
+        self._is_tuned = self._is_announced = False
         self._channel_max = settings.max_channels - 1
         self.user = ""
         self.room = ROOM
@@ -129,7 +132,9 @@ class ServerConnection(Connection[ServerSession]):
         while streams and left > 0:
             channel = next(iter(streams))
             stream = streams.pop(channel)
+            before = stream.frames
             left -= stream.take(self.output, share)
+            self.frames_sent += stream.frames - before
             if stream.is_over:
                 self.sessions[channel].stream_ended()
             else:
@@ -160,6 +165,19 @@ class ServerConnection(Connection[ServerSession]):
     def is_closed(self) -> bool:
         """Whether nothing more will come or go."""
         return self.phase is Phase.CLOSED
+
+    @property
+    def counts(self) -> ConnectionCounts:
+        """What has come and gone so far; what a read has brought counts when it is worked off."""
+        plain = sum(session.plain_transfers for session in self.sessions.values())
+        return ConnectionCounts(
+            frames_received=self._assembler.frames,
+            frames_sent=self.frames_sent + 3 * plain,
+            bytes_received=self.bytes_received,
+            bytes_sent=self.bytes_sent,
+            messages_received=self._assembler.transfers,
+            messages_sent=self.transfers_sent + plain,
+        )
 
     def watch_memory(self, *, is_short: bool) -> None:
         """As `Machine.watch_memory`."""
@@ -196,6 +214,11 @@ class ServerConnection(Connection[ServerSession]):
         """As `Connection.dismantle`."""
         super().dismantle()
         del self.transfers.take_interrupted
+        if self._is_announced:
+            self._emit(ClientDisconnect(self.peer, self.user, self._properties))
+
+    def _emit(self, event: Event) -> None:
+        self._registry.events.emit(event)
 
     def on_closed(self) -> None:
         """The connection is closed, or lost: its sessions wait to be attached again, or end."""
@@ -245,17 +268,19 @@ class ServerConnection(Connection[ServerSession]):
             self._tune(values)
         elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
             if self._refusal:  # only here: before it, clients take it for a matter of passwords
+                self._emit(ClientConnectFail(self.peer, self.user, self._refusal, self._properties))
                 self.close(CloseCode.CONNECTION_FORCED, self._refusal)
                 return
             self.phase = Phase.OPEN
             self.send_control("connection.open-ok")
-            _LOG.info("Client %s: connection opened by %s%s", self.peer, self.user, self._description)
+            self._emit(ClientConnect(self.peer, self.user, self._properties))
+            self._is_announced = True
         else:
             raise FramingError(f"{name} is not to come here")
 
     def _start(self, values: dict[str, Any]) -> None:
         name = values["mechanism"] or ""
-        self._description = described(values["client_properties"])
+        self._properties = values["client_properties"] or EMPTY_MAP
         mechanism = self._authentication.mechanism(name, is_local=self._is_local)
         if mechanism is None:
             self._refuse(f"mechanism {name[:64]!a} is not offered")
@@ -287,7 +312,8 @@ class ServerConnection(Connection[ServerSession]):
 
     def _log_failed_login(self, reason: str) -> None:
         text = "Client %s: Authentication failed: %s%s"
-        self._registry.failed_logins.write(self._now(), text, self.peer, reason, self._description)
+        self._registry.failed_logins.write(self._now(), text, self.peer, reason, described(self._properties))
+        self._emit(ClientConnectFail(self.peer, "", reason, self._properties))
 
     def _authenticated(self, user: str) -> None:
         self.user = user
@@ -389,6 +415,8 @@ class ServerConnection(Connection[ServerSession]):
             self._send_detached(channel, b"", DetachCode.NOT_ATTACHED)
 
     def _let_go(self, session: ServerSession) -> None:
+        self.transfers_sent += session.plain_transfers
+        self.frames_sent += 3 * session.plain_transfers
         self.sessions.pop(session.channel, None)
         self.streams.pop(session.channel, None)
         begun = self._assembler.begun(session.channel)

@@ -108,13 +108,16 @@ class ServerSession(StreamingSession):
         subscriptions: destination -> subscription.
         deliveries: what it was sent.
         transaction: what it has done since the last commit; None if it is not transactional.
+        txn_starts, txn_commits, txn_rejects: transactions that were begun, committed, and rolled back or refused. What
+            is left is under way; or nobody knows what became of it, since the store has failed.
     """
 
     connection: SessionConnection
 
     __slots__ = (
-        "__weakref__", "_flushes", "_stopped", "_told", "broker", "can_send", "clock", "deliveries", "destinations",
-        "exclusive_queues", "is_failed", "most_plain_bytes", "subscriptions", "transaction", "turn", "user",
+        "__weakref__", "_flushes", "_plain_before", "_stopped", "_told", "broker", "can_send", "clock", "deliveries",
+        "destinations", "exclusive_queues", "is_failed", "most_plain_bytes", "subscriptions", "transaction", "turn",
+        "txn_commits", "txn_rejects", "txn_starts", "user",
     )  # fmt: skip
 
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
@@ -133,12 +136,15 @@ class ServerSession(StreamingSession):
         self._flushes: list[tuple[int, Subscription]] = []
         self._stopped: list[SessionConnection] = []  # until a command that takes time is done
         self._told: tuple[int, int] = (-1, 0)
+        self._plain_before = 0  # `sent` without `encoded`, when it was attached
+        self.txn_starts = self.txn_commits = self.txn_rejects = 0
 
     # ---- attached to a connection ----
 
     def attach_to(self, connection: SessionConnection, channel: int) -> None:
         """A connection has it."""
         self.connection = connection
+        self._plain_before = self.sent - self.encoded
         self.reattach(channel, connection)
         if self._stopped:
             connection.pause()
@@ -169,6 +175,16 @@ class ServerSession(StreamingSession):
                 subscription.wake()  # which may find that its queue is gone, and end the session
             if self._flushes:
                 self._go_on_flushing()
+
+    @property
+    def plain_transfers(self) -> int:
+        """Messages that were put into the output of this connection as they are, in three frames each."""
+        return self.sent - self.encoded - self._plain_before
+
+    @property
+    def unsettled_count(self) -> int:
+        """Messages that the client has, and has not settled."""
+        return len(self.deliveries.unsettled)
 
     @property
     def remote_host(self) -> str:
@@ -374,6 +390,7 @@ class ServerSession(StreamingSession):
         """The session is over: give back what it holds."""
         self.is_failed = True
         self.can_send = False
+        self.txn_rejects += self.transaction is not None
         self.transaction = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)

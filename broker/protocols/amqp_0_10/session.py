@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from itertools import chain
 from typing import Any, Final, Protocol
 
 from broker.model.completion import CompletionLedger, Runs
@@ -75,6 +74,8 @@ class Transport(Protocol):
 
     max_frame: int
     output: list[Buffer]
+    frames_sent: int
+    transfers_sent: int
 
     def has_output(self) -> None:
         """Something was put into `output`."""
@@ -92,6 +93,7 @@ class Session:
         name, channel, transport: as above; `transport` is None while it is detached.
         state: where it is.
         sent: number of the next command that is sent.
+        encoded: how many of those that were sent were encoded by `send_payload`.
         received: number of the next command that comes.
         ledger: which of the commands received are completed, and which wait.
         completed: what the peer is told of it.
@@ -100,14 +102,14 @@ class Session:
     """
 
     __slots__ = (
-        "_has_forgotten", "_has_point", "_is_known", "_replay", "_seen", "channel", "completed", "is_resumable",
-        "ledger", "name", "received", "sent", "state", "timeout", "transport",
+        "_has_forgotten", "_has_point", "_is_known", "_replay", "_seen", "channel", "completed", "encoded",
+        "is_resumable", "ledger", "name", "received", "sent", "state", "timeout", "transport",
     )  # fmt: skip
 
     def __init__(self, name: bytes, channel: int, transport: Transport | None) -> None:
         self.name, self.channel, self.transport = name, channel, transport
         self.state = State.ATTACHING
-        self.sent = self.received = 0
+        self.sent = self.received = self.encoded = 0
         self.ledger = CompletionLedger()
         self.completed = Completed(self.ledger.done)
         self.timeout = 0
@@ -138,6 +140,7 @@ class Session:
         """Send a control."""
         assert self.transport is not None
         self.transport.output.append(encode_control_frame(self.channel, encode_control(control, **values)))
+        self.transport.frames_sent += 1
         self.transport.has_output()
 
     def send(self, name: str, /, *, sync: bool = False, **values: Any) -> int:
@@ -148,6 +151,7 @@ class Session:
         """Send a command that is encoded. Returns its number."""
         number = self.sent
         self.sent = number + 1
+        self.encoded += 1
         if self.is_resumable:
             self._keep(Sent(number, payload, header, body))
         if self.transport is not None and self.state is State.ATTACHED:
@@ -157,10 +161,15 @@ class Session:
     def _write(self, payload: bytes, header: bytes | None, body: Content | None) -> None:
         transport = self.transport
         assert transport is not None
+        transport.transfers_sent += header is not None
         if body is None or (isinstance(body, bytes) and not is_large(body)):
-            transport.output.extend(encode_command_frames(self.channel, payload, header, body, transport.max_frame))
+            frames = encode_command_frames(self.channel, payload, header, body, transport.max_frame)
+            transport.output.extend(frames)
+            transport.frames_sent += len(frames)
         else:
-            transport.output.extend(chain(*content_frames(self.channel, payload, header, body, transport.max_frame)))
+            for frame in content_frames(self.channel, payload, header, body, transport.max_frame):
+                transport.output.extend(frame)
+                transport.frames_sent += 1
         transport.has_output()
 
     def _keep(self, sent: Sent) -> None:

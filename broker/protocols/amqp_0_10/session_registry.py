@@ -27,6 +27,7 @@ class SessionRegistry:
     Attributes:
         budget: what the messages may hold of which a part has come, over all connections; one of the largest may come
             in any case.
+        events: what happens, for those who listen.
         interrupted: messages of which a part has come, and whose senders may go on with them.
         checks_publish: whether messages may be refused by the broker's authorizer.
         failed_logins: lines about clients that are not let in.
@@ -36,6 +37,7 @@ class SessionRegistry:
         self._broker = broker
         settings = broker.settings
         self.budget = Budget(max(settings.max_unfinished_bytes, settings.max_message_bytes))
+        self.events = broker.events
         self.interrupted = InterruptedMessages(settings)
         self.checks_publish = broker.authorization.authorizer.checks_publish
         self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")

@@ -26,11 +26,16 @@ _IN_ORDER: Final = frozenset(("session.completed", "session.detach", "session.ga
 
 
 class Stream:
-    """What a session sends, as long as it has more than its connection takes at once."""
+    """What a session sends, as long as it has more than its connection takes at once.
 
-    __slots__ = ("_waiting",)
+    Attributes:
+        frames: how many frames were taken.
+    """
+
+    __slots__ = ("_waiting", "frames")
 
     def __init__(self) -> None:
+        self.frames = 0
         self._waiting: deque[Iterator[tuple[Buffer, ...]]] = deque()
 
     def add(self, frames: Iterable[tuple[Buffer, ...]]) -> None:
@@ -49,6 +54,7 @@ class Stream:
         while waiting:
             for frame in waiting[0]:
                 output += frame
+                self.frames += 1
                 taken += sum(map(len, frame))
                 if taken >= most:
                     return taken
@@ -99,6 +105,7 @@ class StreamingSession(Session):
             super()._write(payload, header, body)
             return
         connection = self.connection
+        connection.transfers_sent += header is not None
         if self._stream is None:
             self._stream = connection.streams[self.channel] = Stream()
             self.stream_began()

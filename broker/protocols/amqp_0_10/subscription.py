@@ -130,7 +130,9 @@ class Subscription:
 
     __slots__ = (
         "_body_heads",
+        "_given",
         "_heads",
+        "_unlimited",
         "acquires",
         "byte_credit",
         "cursor",
@@ -156,6 +158,8 @@ class Subscription:
         self.is_windowed = True
         self.epoch = 0
         self.message_credit = self.byte_credit = 0
+        self._given = 0  # credit, in messages, less what was taken away
+        self._unlimited = 0  # messages that were delivered without taking any
         self.payload = encode_command(
             "message.transfer", destination=destination, accept_mode=accept_mode, acquire_mode=int(not acquires)
         )
@@ -172,24 +176,35 @@ class Subscription:
     def add_credit(self, unit: int, value: int) -> None:
         """The client gives credit."""
         if unit == CreditUnit.MESSAGE:
-            self.message_credit = UNLIMITED if value == UNLIMITED else min(self.message_credit + value, UNLIMITED)
+            self._set_message_credit(UNLIMITED if value == UNLIMITED else min(self.message_credit + value, UNLIMITED))
         else:
             self.byte_credit = UNLIMITED if value == UNLIMITED else min(self.byte_credit + value, UNLIMITED)
         self.wake()
+
+    def _set_message_credit(self, credit: int) -> None:
+        """Give or take away credit. What else changes it are deliveries, which are counted that way."""
+        self._given += credit - self.message_credit
+        self.message_credit = credit
+
+    @property
+    def delivered(self) -> int:
+        """How many messages were delivered."""
+        return self._given - self.message_credit + self._unlimited
 
     def take_back(self, messages: int, size: int, epoch: int) -> None:
         """The client has completed transfers of that epoch: their credit comes back, if the mode is window."""
         if not self.is_windowed or epoch != self.epoch:
             return
         if self.message_credit != UNLIMITED:
-            self.message_credit += messages
+            self._set_message_credit(self.message_credit + messages)
         if self.byte_credit != UNLIMITED:
             self.byte_credit += size
         self.wake()
 
     def stop(self) -> None:
         """Deliver nothing until there is new credit."""
-        self.message_credit = self.byte_credit = 0
+        self._set_message_credit(0)
+        self.byte_credit = 0
         self.epoch += 1
 
     def cancel(self) -> None:
@@ -249,6 +264,8 @@ class Subscription:
             self.byte_credit -= size
         if credit != UNLIMITED:
             self.message_credit = credit = credit - 1
+        else:
+            self._unlimited += 1
         if entry.is_redelivered or message.expires_at:
             header = message.header_for_delivery(is_redelivered=entry.is_redelivered, now=session.clock())
         number = session.sent

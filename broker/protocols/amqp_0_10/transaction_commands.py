@@ -36,21 +36,25 @@ def _commit(session: ServerSession, number: int, _values: _Values) -> None:
         if error is not None:
             session.fail([[number, number]], error)
         else:
+            session.txn_commits += 1
             session.completed_later(number)
 
     try:
         transaction.commit(done)
     except ModelError:
         session.deliveries.unsettled.update(accepted)
+        session.txn_rejects += 1
         raise
 
 
 def _rollback(session: ServerSession, _number: int, _values: _Values) -> None:
     _end(session)
     session.deliveries.roll_back()
+    session.txn_rejects += 1
 
 
 def _begin(session: ServerSession) -> LocalTransaction:
+    session.txn_starts += 1
     return session.broker.begin_transaction(session.broker.settings.queue_limit_bytes)
 
 

@@ -1,0 +1,1 @@
+"""Management: the classes of QMF, as views of the model."""

@@ -1,0 +1,498 @@
+"""The statistics of the QMF schema: all of them are there or left out for a reason, and they are true."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from broker.management.statistics import BINDING, BROKER, CLASSES, CONNECTION, EXCHANGE, LEFT_OUT, QUEUE, SESSION
+from broker.management.statistics import SUBSCRIPTION as SUBSCRIPTIONS
+from broker.model.exchanges.headers import HeadersExchange
+from broker.model.exchanges.topic import TopicExchange
+from broker.model.queues.entry import AVAILABLE
+from broker.model.queues.queue import Queue
+from broker.model.watermark import Watermark
+from formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, decode_frame
+from formats.values import typed_map
+from tests.broker.exchange_parts import FakeMessage, fake_queues
+from tests.broker.protocols.world import Client, World, header
+
+_SCHEMA = Path(__file__).parent.parent / "fixtures" / "qmf" / "broker.xml"
+
+
+def of(class_name: str) -> set[str]:
+    """The statistics of a class, as the schema has them."""
+    schema = ElementTree.parse(_SCHEMA).getroot()
+    (found,) = (each for each in schema.iter("class") if each.get("name") == class_name)
+    return {str(each.get("name")) for each in found.iter("statistic")}
+
+
+class TestTable:
+    @pytest.mark.parametrize("name", sorted(CLASSES))
+    def test_no_statistic_of_the_schema_is_forgotten(self, name: str) -> None:
+        left_out = set(LEFT_OUT.get(name, {}))
+        assert not left_out & CLASSES[name].names
+        assert left_out | CLASSES[name].names == of(name)
+
+    def test_what_is_left_out_is_of_the_classes_that_are_there(self) -> None:
+        assert set(LEFT_OUT) <= set(CLASSES)
+
+
+def queue_of(world: World, name: str = "q") -> dict[str, Any]:
+    return QUEUE.read(world.broker.queues[name])
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What is not as before, by how much; without watermarks."""
+    numbers = {name: value for name, value in after.items() if isinstance(value, int)}
+    return {name: value - before[name] for name, value in numbers.items() if value != before[name]}
+
+
+class TestQueue:
+    @pytest.fixture
+    def client(self) -> Client:
+        client = World().open_client()
+        client.declare("q")
+        return client
+
+    def test_a_queue_that_is_new(self, client: Client) -> None:
+        found = queue_of(client.world)
+        assert found.pop("creator") == "anonymous@QPID"
+        assert found.pop("bindingCount").value == 1
+        assert found.pop("consumerCount").value == 0
+        assert set(found.values()) == {0}
+
+    def test_a_message_comes_and_goes(self, client: Client) -> None:
+        client.publish("q", b"12345")
+        client.sync()
+        here = queue_of(client.world)
+        size = here["byteDepth"]
+        assert size > 5
+        assert (here["msgDepth"], here["msgTotalEnqueues"], here["byteTotalEnqueues"]) == (1, 1, size)
+        client.subscribe("q")
+        taken = queue_of(client.world)
+        assert changed(here, taken) == {"acquires": 1}
+        client.command("message.accept", transfers=((0, 0),))
+        client.sync()
+        gone = queue_of(client.world)
+        assert changed(taken, gone) == {
+            "msgDepth": -1, "byteDepth": -size, "msgTotalDequeues": 1, "byteTotalDequeues": size,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("is_durable", [False, True])
+    @pytest.mark.parametrize("is_persistent", [False, True])
+    def test_persistent_messages(self, is_durable: bool, is_persistent: bool) -> None:
+        world = World()
+        client = world.open_client()
+        if is_durable:
+            world.durable_queue("q")
+        else:
+            client.declare("q")
+        client.publish("q", b"x", delivery_mode=1 + is_persistent)
+        client.sync()
+        found = queue_of(world)
+        size = found["byteDepth"]
+        count = int(is_persistent)
+        assert (found["msgPersistEnqueues"], found["bytePersistEnqueues"]) == (count, count * size)
+        assert (found["msgPersistDequeues"], found["bytePersistDequeues"]) == (0, 0)
+        world.broker.queues["q"].purge()
+        found = queue_of(world)
+        assert (found["msgPersistDequeues"], found["bytePersistDequeues"]) == (count, count * size)
+        assert (found["msgTotalDequeues"], found["discardsPurge"], found["acquires"]) == (1, 1, 0)
+
+    def test_a_message_that_is_released(self, client: Client) -> None:
+        client.publish("q", b"x")
+        client.subscribe("q", messages=1)
+        before = queue_of(client.world)
+        client.command("message.release", transfers=((0, 0),))
+        client.sync()
+        assert changed(before, queue_of(client.world)) == {"releases": 1}
+
+    def test_a_message_that_a_browser_acquires(self, client: Client) -> None:
+        client.publish("q", b"x")
+        client.subscribe("q", acquire_mode=1)
+        before = queue_of(client.world)
+        client.command("message.acquire", transfers=((0, 0),))
+        client.sync()
+        assert changed(before, queue_of(client.world)) == {"acquires": 1}
+
+    @pytest.mark.parametrize("has_alternate", [False, True])
+    def test_a_message_that_is_rejected(self, has_alternate: bool) -> None:
+        client = World().open_client()
+        client.declare("q", alternate_exchange="amq.fanout" if has_alternate else "")
+        client.declare("dead")
+        client.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
+        client.publish("q", b"x")
+        client.subscribe("q")
+        before = BROKER.read(client.world.broker)
+        client.command("message.reject", transfers=((0, 0),))
+        client.command("message.reject", transfers=((0, 0),))
+        client.sync()
+        found = queue_of(client.world)
+        assert (found["discardsSubscriber"], found["msgTotalDequeues"]) == (1, 1)
+        assert queue_of(client.world, "dead")["msgTotalEnqueues"] == int(has_alternate)
+        assert changed(before, BROKER.read(client.world.broker))["discardsSubscriber"] == 1
+
+    def test_a_message_whose_time_is_over(self, client: Client) -> None:
+        client.publish("q", b"x", b"y", ttl=1000)
+        client.sync()
+        client.world.now += 2.0
+        assert client.world.broker.expire() == 2
+        found = queue_of(client.world)
+        assert (found["discardsTtl"], found["msgTotalDequeues"], found["msgDepth"], found["acquires"]) == (2, 2, 0, 0)
+
+    def test_a_message_that_there_is_no_room_for(self) -> None:
+        client = World().open_client()
+        client.declare("q", arguments=typed_map({"qpid.max_count": 1, "qpid.policy_type": "reject"}))
+        client.publish("q", b"x", b"y")
+        client.sync()
+        found = queue_of(client.world)
+        assert (found["discardsOverflow"], found["msgTotalEnqueues"]) == (1, 1)
+        assert EXCHANGE.read(client.world.broker.exchanges[""])["msgReceives"] == 1  # one that was refused did not come
+
+    def test_transactions(self, client: Client) -> None:
+        client.command("tx.select")
+        client.publish("q", b"x")
+        client.sync()
+        assert queue_of(client.world)["msgTotalEnqueues"] == 0
+        client.command("tx.commit")
+        client.sync()
+        found = queue_of(client.world)
+        size = found["byteDepth"]
+        assert (found["msgTxnEnqueues"], found["byteTxnEnqueues"], found["msgTotalEnqueues"]) == (1, size, 1)
+        client.subscribe("q")
+        client.command("message.accept", transfers=((0, 0),))
+        client.sync()
+        assert SESSION.read(client.session())["unackedMessages"] == 1
+        client.command("tx.commit")
+        client.sync()
+        found = queue_of(client.world)
+        assert (found["msgTxnDequeues"], found["byteTxnDequeues"], found["msgDepth"]) == (1, size, 0)
+        assert SESSION.read(client.session())["unackedMessages"] == 0
+
+    def test_consumers_and_bindings_with_their_marks(self, client: Client) -> None:
+        client.subscribe("q", to="a")
+        client.subscribe("q", to="b")
+        client.command("message.cancel", destination="a")
+        client.command("exchange.bind", queue="q", exchange="amq.topic", binding_key="k")
+        client.sync()
+        found = queue_of(client.world)
+        assert (found["consumerCount"].value, found["consumerCount"].low, found["consumerCount"].high) == (1, 0, 2)
+        assert found["bindingCount"].value == 2
+        bound = EXCHANGE.read(client.world.broker.exchanges["amq.topic"])["bindingCount"]
+        assert (bound.value, bound.low, bound.high) == (1, 0, 1)
+        assert EXCHANGE.read(client.world.broker.exchanges[""])["bindingCount"].value == 1
+        client.command("queue.delete", queue="q")
+        client.sync()
+        assert (bound.value, bound.high) == (0, 1)
+        assert EXCHANGE.read(client.world.broker.exchanges[""])["bindingCount"].value == 0
+
+
+def test_a_watermark_begins_with_each_interval() -> None:
+    mark = Watermark()
+    mark.change(3)
+    mark.change(-1)
+    assert (mark.value, mark.low, mark.high) == (2, 0, 3)
+    mark.begin_interval()
+    assert (mark.value, mark.low, mark.high) == (2, 2, 2)
+
+
+def test_counts_of_a_queue_hold_whatever_happens() -> None:
+    """Random steps on one queue, and what was counted beside it."""
+    chosen = random.Random(16)
+    world = World()
+    client = world.open_client()
+    client.declare("q", arguments=typed_map({"qpid.max_count": 20, "qpid.policy_type": "reject"}))
+    queue: Queue = world.broker.queues["q"]
+    known: Counter[str] = Counter()
+    for _ in range(2_000):
+        step = chosen.choice(("publish", "publish", "acquire", "dequeue", "release", "purge", "expire"))
+        held = [each for each in queue.outstanding() if each.state != AVAILABLE]
+        waiting = list(queue.available())
+        if step == "publish" and queue.message_count < 20:
+            client.publish("q", b"x" * chosen.randrange(50), delivery_mode=chosen.choice((1, 2)))
+            known["msgTotalEnqueues"] += 1
+        elif step == "acquire" and waiting:
+            known["acquires"] += queue.acquire(chosen.choice(waiting))
+        elif step == "dequeue" and held:
+            queue.dequeue(chosen.choice(held))
+            known["msgTotalDequeues"] += 1
+        elif step == "release" and held:
+            queue.release(chosen.choice(held), is_redelivered=True)
+            known["releases"] += 1
+        elif step == "purge":
+            count, _ = queue.purge(1)
+            known["discardsPurge"] += count
+            known["msgTotalDequeues"] += count
+        found = QUEUE.read(queue)
+        entries = list(queue.entries())
+        assert {name: found[name] for name in known} == known
+        assert queue.acquired_count == sum(each.state != AVAILABLE for each in entries)
+        persistent = [each.message.size for each in entries if each.message.is_persistent]
+        assert found["msgDepth"] == len(entries)
+        assert found["byteDepth"] == sum(each.message.size for each in entries)
+        assert found["msgPersistEnqueues"] - found["msgPersistDequeues"] == len(persistent)
+        assert found["bytePersistEnqueues"] - found["bytePersistDequeues"] == sum(persistent)
+    assert min(known.values()) > 10
+
+
+class TestExchange:
+    def test_routed_dropped_and_matched(self) -> None:
+        client = World().open_client()
+        exchange = client.world.broker.exchanges["amq.topic"]
+        for name, key in (("a", "x.*"), ("b", "#"), ("a", "x.y")):
+            client.declare(name)
+            client.command("exchange.bind", queue=name, exchange="amq.topic", binding_key=key)
+        client.command("exchange.unbind", queue="b", exchange="amq.topic", binding_key="#")
+        client.command("exchange.bind", queue="b", exchange="amq.topic", binding_key="x.y")
+        client.publish("x.y", b"1", b"2", exchange="amq.topic")
+        client.publish("x.z", b"3", exchange="amq.topic")
+        client.publish("none", b"4", exchange="amq.topic")
+        client.sync()
+        found = EXCHANGE.read(exchange)
+        assert (found["msgReceives"], found["msgRoutes"], found["msgDrops"]) == (4, 5, 1)
+        here = sum(queue.message_bytes for queue in client.world.broker.queues.values())
+        assert (found["byteRoutes"], found["byteDrops"] > 0) == (here, True)
+        assert sum(BINDING.read(each)["msgMatched"] for each in exchange.bindings) == 5
+        assert BROKER.read(client.world.broker)["discardsNoRoute"] == 1
+
+        client.declare("c")
+        client.command("exchange.bind", queue="c", exchange="amq.topic", binding_key="other")
+        client.sync()
+        assert changed(found, EXCHANGE.read(exchange)) == {}  # though its routes are forgotten
+        assert sum(BINDING.read(each)["msgMatched"] for each in exchange.bindings) == 5
+        client.publish("x.y", b"5", exchange="amq.topic")
+        client.sync()
+        assert changed(found, EXCHANGE.read(exchange))["msgRoutes"] == 2
+        assert sum(BINDING.read(each)["msgMatched"] for each in exchange.bindings) == 7
+
+    def test_the_default_exchange_counts_what_deleted_queues_got(self) -> None:
+        client = World().open_client()
+        client.declare("q")
+        client.publish("q", b"1", b"2")
+        client.publish("none", b"3")
+        client.command("queue.delete", queue="q")
+        client.sync()
+        found = EXCHANGE.read(client.world.broker.exchanges[""])
+        assert (found["msgReceives"], found["msgRoutes"], found["msgDrops"]) == (3, 2, 1)
+
+    def test_what_an_alternate_exchange_gets(self) -> None:
+        client = World().open_client()
+        client.declare("q")
+        client.command("exchange.bind", queue="q", exchange="amq.fanout", binding_key="")
+        client.command("exchange.declare", exchange="e", type="direct", alternate_exchange="amq.fanout")
+        client.publish("k", b"1", exchange="e")
+        client.sync()
+        exchanges = client.world.broker.exchanges
+        first, second = EXCHANGE.read(exchanges["e"]), EXCHANGE.read(exchanges["amq.fanout"])
+        assert (first["msgReceives"], first["msgDrops"], first["msgRoutes"]) == (1, 1, 0)
+        assert (second["msgReceives"], second["msgDrops"], second["msgRoutes"]) == (1, 0, 1)
+        assert BROKER.read(client.world.broker)["discardsNoRoute"] == 0
+        client.publish("k", b"2", exchange="e", discard_unroutable=True)
+        client.sync()
+        assert BROKER.read(client.world.broker)["discardsNoRoute"] == 1
+
+    def test_an_immediate_message_that_nobody_can_take_is_dropped(self) -> None:
+        client = World().open_client()
+        client.declare("q")
+        client.publish("q", b"1", immediate=True)
+        client.sync()
+        found = EXCHANGE.read(client.world.broker.exchanges[""])
+        assert (found["msgReceives"], found["msgDrops"], found["msgRoutes"]) == (1, 1, 0)
+
+    def test_headers_are_counted_for_each_set_of_bindings(self) -> None:
+        exchange = HeadersExchange("h")
+        a, b = fake_queues("ab")
+        first = exchange.bind(a, "1", typed_map({"x-match": "all", "x": 1}))
+        second = exchange.bind(b, "2", typed_map({"x-match": "all", "y": 1}))
+        assert first is not None
+        assert second is not None
+        given: tuple[dict[str, object], ...] = ({"x": 1}, {"x": 1, "y": 1}, {"y": 1}, {"x": 1}, {})
+        for headers in given:
+            message: Any = FakeMessage("", headers)
+            exchange.route(message).count(10)
+        assert (first.messages_matched, second.messages_matched) == (3, 2)
+        counts = exchange.counts
+        assert (counts.messages_received, counts.messages_routed, counts.bytes_routed) == (5, 5, 50)
+        assert (counts.messages_dropped, counts.bytes_dropped) == (1, 10)
+        exchange.unbind(b, "2")
+        assert (first.messages_matched, second.messages_matched, exchange.counts) == (3, 2, counts)
+
+    def test_asking_what_a_binding_wants_counts_no_binding(self) -> None:
+        exchange = TopicExchange("t")
+        (a,) = fake_queues("a")
+        binding = exchange.bind(a, "#")
+        assert binding is not None
+        message: Any = FakeMessage("k")
+        assert exchange.is_asked_for(message, binding)
+        assert (a.binding_count.value, a.binding_count.high) == (1, 1)
+
+
+class TestBroker:
+    def test_totals_outlive_queues(self) -> None:
+        world = World()
+        client = world.open_client()
+        for name in ("a", "b"):
+            client.declare(name)
+            client.publish(name, b"1", b"2", delivery_mode=2)
+        client.sync()
+        found = BROKER.read(world.broker)
+        assert (found["queueCount"], found["msgTotalEnqueues"], found["msgDepth"]) == (2, 4, 4)
+        assert found["byteDepth"] == sum(queue.message_bytes for queue in world.broker.queues.values())
+        client.command("queue.delete", queue="a")
+        client.sync()
+        left = BROKER.read(world.broker)
+        assert (left["queueCount"], left["msgTotalEnqueues"], left["msgDepth"], left["abandoned"]) == (1, 4, 2, 2)
+        assert (left["msgTotalDequeues"], left["msgPersistDequeues"], left["msgPersistEnqueues"]) == (2, 2, 4)
+        world.now += 1.5
+        assert BROKER.read(world.broker)["uptime"] == 1_500_000_000
+
+    def test_messages_of_a_deleted_queue_that_go_elsewhere(self) -> None:
+        world = World()
+        client = world.open_client()
+        client.declare("left")
+        client.command("exchange.bind", queue="left", exchange="amq.fanout", binding_key="")
+        client.declare("q", alternate_exchange="amq.fanout")
+        client.publish("q", b"1", b"2")
+        client.command("queue.delete", queue="q")
+        client.sync()
+        found = BROKER.read(world.broker)
+        assert (found["abandonedViaAlt"], found["abandoned"], found["msgDepth"]) == (2, 0, 2)
+        assert (found["msgTotalEnqueues"], found["msgTotalDequeues"], found["acquires"]) == (4, 2, 0)
+
+
+class Wire:
+    """What a client and its broker have sent each other, counted from the bytes."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.incoming, self.outgoing = bytearray(), bytearray()
+        send, write = client.machine.receive, client.host.write
+
+        def received(data: bytes) -> None:
+            self.incoming += data
+            send(data)
+
+        def wrote(data: bytes) -> None:
+            self.outgoing += data
+            write(data)
+
+        client.send = received  # type: ignore[method-assign]
+        client.host.write = wrote  # type: ignore[method-assign]
+
+    def counted(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for name, data in (("FromClient", self.incoming), ("ToClient", self.outgoing)):
+            at, frames, messages = len(PROTOCOL_HEADER), 0, 0
+            while (frame := decode_frame(bytes(data), at, 65535)) is not None:
+                at += FRAME.size + len(frame.payload)
+                frames += 1
+                messages += frame.segment_type == 1 and frame.payload[:2] == b"\x04\x01" and bool(frame.flags & 8)
+            counts |= {f"bytes{name}": len(data), f"frames{name}": frames, f"msgs{name}": messages}
+        return counts
+
+
+class TestConnection:
+    @pytest.mark.parametrize("timeout", [0, 100])
+    def test_frames_bytes_and_messages_both_ways(self, timeout: int) -> None:
+        world = World()
+        client = world.connect()
+        wire = Wire(client)
+        client.negotiate()
+        client.attach(b"session", timeout=timeout)
+        client.declare("q")
+        client.subscribe("q")
+        client.publish("q", b"plain", b"", b"x" * 200_000, b"y" * 700_000)
+        client.sync()
+        client.command("message.transfer", destination="", header=header(routing_key="q"))
+        client.send(b"")
+        client.sync()
+        assert CONNECTION.read(client.machine) == wire.counted()
+        assert wire.counted()["msgsFromClient"] == wire.counted()["msgsToClient"] == 5
+        assert SUBSCRIPTIONS.read(client.session().subscriptions["q"]) == {"delivered": 5}
+        client.control("session.detach", on=1, name=b"session")
+        client.sync()
+        assert CONNECTION.read(client.machine) == wire.counted()
+
+    def test_a_session_that_moves_to_another_connection(self) -> None:
+        world = World()
+        first = world.open_client(timeout=100)
+        first.declare("q")
+        first.subscribe("q")
+        first.publish("q", b"1", b"2")
+        first.sync()
+        second = world.connect()
+        wire = Wire(second)
+        second.negotiate()
+        second.attach(b"session", timeout=100, force=True, point=first.sent[1])
+        second.publish("q", b"3")
+        second.sync()
+        assert CONNECTION.read(second.machine) == wire.counted()
+        assert wire.counted()["msgsToClient"] == 3  # two of them once more
+
+
+class TestSubscription:
+    @pytest.mark.parametrize("mode", [0, 1])
+    def test_delivered_with_any_credit(self, mode: int) -> None:
+        client = World().open_client()
+        client.declare("q")
+        client.subscribe("q", messages=2, mode=mode)
+        client.publish("q", *[b"x"] * 10)
+        client.sync()
+        subscription = client.session().subscriptions["q"]
+        assert subscription.delivered == 2
+        client.control("session.completed", on=1, commands=((0, 1),))
+        client.flow("q", 0, 1)
+        client.sync()
+        expected = len(client.deliveries)
+        assert subscription.delivered == expected
+        client.command("message.stop", destination="q")
+        client.sync()
+        assert subscription.delivered == expected
+        client.flow("q", 0, 0xFFFFFFFF)
+        client.flow("q", 1, 0xFFFFFFFF)
+        client.sync()
+        assert subscription.delivered == len(client.deliveries) == 10
+
+
+class TestSession:
+    def test_transactions(self) -> None:
+        client = World().open_client()
+        client.declare("q")
+        session = client.session()
+
+        def read() -> list[Any]:
+            found = SESSION.read(session)
+            return [found[name] for name in ("TxnStarts", "TxnCommits", "TxnRejects", "TxnCount")]
+
+        assert read() == [0, 0, 0, 0]
+        client.command("tx.select")
+        client.sync()
+        assert read() == [1, 0, 0, 1]
+        client.command("tx.commit")
+        client.sync()
+        assert read() == [2, 1, 0, 1]
+        client.command("tx.rollback")
+        client.sync()
+        assert read() == [3, 1, 1, 1]
+        client.control("session.detach", on=1, name=b"session")
+        client.sync()
+        assert read() == [3, 1, 2, 0]
+
+    def test_a_transaction_that_is_refused(self) -> None:
+        client = World().open_client()
+        client.declare("q", arguments=typed_map({"qpid.max_count": 1, "qpid.policy_type": "reject"}))
+        session = client.session()
+        client.command("tx.select")
+        client.publish("q", b"1", b"2")
+        client.command("tx.commit")
+        client.sync()
+        found = SESSION.read(session)
+        assert (found["TxnStarts"], found["TxnCommits"], found["TxnCount"]) == (2, 0, 0)
+        assert queue_of(client.world)["discardsOverflow"] == 2
+        assert queue_of(client.world)["msgTotalEnqueues"] == 0
