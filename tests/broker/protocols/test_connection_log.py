@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from broker.log.budget import MAX_LINES, PERIOD_SECONDS
+from broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
 from broker.security.authentication import Authentication
 from broker.settings import BrokerSettings
 from formats.amqp_0_10.frames import PROTOCOL_HEADER
-from formats.values import typed_map
+from formats.values import EMPTY_MAP, typed_map
+from tests.broker.protocols.opening import tuned
 from tests.broker.protocols.test_connection import Passwords
 from tests.broker.protocols.world import Client, World
 
@@ -107,3 +109,53 @@ def test_what_a_client_says_of_itself_cannot_break_the_log(caplog: pytest.LogCap
     text = logged(caplog)[0][2]
     assert text.isprintable()
     assert len(text) < 400
+
+
+def heard(world: World) -> list[Event]:
+    """What happens from now on, as events."""
+    events: list[Event] = []
+    world.broker.events.listen(events.append)
+    return events
+
+
+def test_a_client_that_comes_and_goes_is_told_as_events() -> None:
+    world = guarded()
+    events = heard(world)
+    client = log_in(world, "PLAIN", b"\0anna\0secret", product="p")
+    client.control("connection.tune-ok")
+    assert events == []  # it is not let in before its connection is open
+    client.control("connection.open")
+    said = typed_map({"product": "p"})
+    assert events == [ClientConnect("192.0.2.1:5", "anna@QPID", said)]
+    client.control("connection.close", reply_code=200)
+    client.sync()
+    assert len(events) == 1  # its socket is still there
+    client.machine.dismantle()
+    assert events[1:] == [ClientDisconnect("192.0.2.1:5", "anna@QPID", said)]
+
+
+def test_a_client_that_is_not_let_in_is_told_as_an_event() -> None:
+    world = guarded()
+    events = heard(world)
+    client = log_in(world, "PLAIN", b"\0anna\0wr0ng", product="p")
+    client.machine.dismantle()
+    why = "PLAIN: user 'anna': not known, or a wrong password"
+    assert events == [ClientConnectFail("192.0.2.1:5", "", why, typed_map({"product": "p"}))]
+
+
+def test_each_failed_login_of_a_flood_is_an_event() -> None:
+    world = guarded()
+    events = heard(world)
+    for _ in range(2 * MAX_LINES):
+        log_in(world, "PLAIN", b"\0anna\0wrong")
+    assert len(events) == 2 * MAX_LINES
+
+
+def test_a_client_that_is_one_too_many_is_told_as_an_event() -> None:
+    world = World()
+    events = heard(world)
+    client = world.connect()
+    client.machine._refusal = "too many"
+    tuned(client)
+    client.machine.dismantle()
+    assert events == [ClientConnectFail("", "anonymous@QPID", "too many", EMPTY_MAP)]
