@@ -13,9 +13,9 @@ from optparse import Values
 from typing import Final
 
 from formats.rhm.geometry import MAX_FILES
+from store.environment import tool_environment
 from store.errors import StoreError, advice
 from store.inspect.sizing import DEFAULT_FILES, MAX_PAGES
-from store.writable_disk import OsWritableDisk
 from tools.drop_in import JournalOptions, exit_code, shown
 from tools.entry import run_drop_in
 from tools.resize.drop_in import Resizer, Wanted
@@ -107,7 +107,7 @@ def _problem(values: Values) -> str | None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command on `sys.stdout` and `sys.stderr`; returns the exit code."""
     wanted = parse(arguments)
-    work = Resizer(OsWritableDisk(), sys.stdout.write, wanted).run
+    work = Resizer(tool_environment(), sys.stdout.write, wanted).run
     return exit_code(work, CheckError, StoreError, advise=advice)
 
 

@@ -23,7 +23,6 @@ from store.inspect.layout import UnusableInputError
 from store.inspect.sizing import MAX_PAGES
 from store.key_value import KeyValue, open_copy
 from store.log_lines import LogLine
-from store.parameters import StoreParameters
 from store.repair.resize import StoreResize
 from store.repair.resize_plan import Choose, JournalPlan
 from tools.console.json_lines import JsonLines
@@ -172,7 +171,7 @@ def _run(path: str, asked: _Asked) -> int:
     kept: Mapping[str, str] | None = None
     discarded: list[str] = []
     rule: ByRule | None = None
-    with StoreResize(environment, path, StoreParameters(), version, read_only=asked.dry_run, log=_warn) as resize:
+    with StoreResize(environment, path, version, read_only=asked.dry_run, log=_warn) as resize:
         for name in asked.names:
             if name not in resize.queues:
                 raise StoreError(f'{path}: there is no queue "{name}" here')

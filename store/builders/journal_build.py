@@ -1,231 +1,251 @@
-"""Builds a journal of version 2 from content that is known: a damaged journal's (`rebuild`), or a queue's of qpidd's.
+"""Builds a new journal of content that is known, as fast as the disk takes it: the one way for all that copies.
 
-Nobody waits while a journal is built, so nothing is asynchronous here: records are appended, and whenever some MiB are
-gathered they are written and synced at once. What is in memory is what the writer keeps of each live record, and the
-bodies of one flush. The directory that a journal is built in means nothing to anybody until the builder's caller gives
-it a meaning, so a crash leaves at worst a directory to be removed.
+What is built is read by nobody until it is whole: the directory means nothing before the caller gives it a meaning, and
+a crash leaves at worst a directory to be removed. So nothing is asynchronous, nothing of a record is remembered, and
+memory is bounded by a few flushes, whatever the journal holds. Each file is synced once, when all is written. With
+`beside`, another thread writes one flush while the next one gathers.
 
-What a journal is to hold is counted before it is built, and a geometry chosen that takes it (`journal_content`). The
-writer has the last word: where it takes less than was computed, which the margins of the rules make unlikely, the next
-larger geometry is tried.
+What a record looks like, and where a flush ends, is the format's: `version_2_packing`, `version_1_packing`. The caller
+sees to it that what is to be removed is there.
+
+What a journal is to hold is counted before it is built, and a geometry chosen that takes it (`journal_content`). Where
+less fits than was counted, which should never happen, the next larger geometry is tried.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
-from formats.rhm.headers import data_crc
+import store.builders.version_1_packing as version_1
+import store.builders.version_2_packing as version_2
+from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import JournalInfo
+from formats.rhm.records import COMMIT_DECISION, Kind, RecordHeader
 from formats.wording import printable
 from store.environment import Environment
 from store.errors import StoreError
-from store.journal.write.step import JournalBusyError, JournalError, JournalFullError
-from store.journal.write.storage import create_journal, remove_journal
-from store.journal.write.writer_state import new_state
-from store.live.taking_up import take_up
-from store.recovery.journal_content import (
-    FLUSH_BYTES,
-    JournalContent,
-    described,
-    fitting_geometry,
-    next_larger,
-    too_much,
-)
-from store.sync.driver import sync_all
+from store.journal.write.step import Step
+from store.journal.write.storage import JournalStorage, create_journal, remove_journal
+from store.recovery.journal_content import JournalContent, described, too_much
 
-_MOST_WAITS: Final = 1000  # for room, of one record; each makes a turn of compaction or a part of one
+_MOST_WAITING: Final = 2  # flushes that are gathered and not yet written
 
 
 class JournalTooSmallError(StoreError):
     """What a journal is to hold does not fit into it."""
 
 
+class Packer(Protocol):
+    """Lays out records in one format: bytes, places and flushes."""
+
+    limit: int
+
+    def enqueue(self, rid: int, data: bytes, crc: int, /) -> None:
+        """Append a message outside of any transaction; `crc` is the `data_crc` of it."""
+
+    def append(self, header: RecordHeader, xid: bytes, parts: Sequence[bytes]) -> None:
+        """Append any record."""
+
+    def seal(self) -> bool:
+        """Close the journal cleanly. Returns whether that takes a flush."""
+
+    @property
+    def position(self) -> int:
+        """Blocks that were filled."""
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether enough is gathered for a flush."""
+
+    def next_flush(self) -> Step | None:
+        """The next step; None if nothing waits to be written."""
+
+    def flushed(self) -> None:
+        """All of the step is written, or will be before any other."""
+
+
+class _Format(NamedTuple):
+    """What building has to know of a format.
+
+    Attributes:
+        packer: lays out the records of a journal.
+        geometries: those that take some content, the nearest to that of the info file first.
+    """
+
+    packer: Callable[[Environment, JournalInfo], Packer]
+    geometries: Callable[[JournalContent, JournalInfo], Iterator[Geometry]]
+
+
+_FORMATS: Final = {
+    1: _Format(version_1.Version1Packer, version_1.geometries),
+    2: _Format(version_2.Version2Packer, version_2.geometries),
+}
+
+
 class JournalBuild:
-    """One journal that is built.
+    """One journal that is built, in files that are there and empty (`create_journal`).
 
     Args:
         environment: disk, clock and random numbers.
-        directory: the journal's, which is made.
-        info: what the journal is to be.
-        page: bytes of one write.
-
-    Raises:
-        OSError: it cannot be made.
+        directory: the journal's.
+        info: what the journal is to be; its version says which format.
+        limit: blocks that may be filled; what the format says by default.
+        beside: whether another thread writes; the disk must allow that.
     """
 
-    def __init__(self, environment: Environment, directory: str, info: JournalInfo, page: int) -> None:
-        create_journal(environment.disk, directory, info)
+    def __init__(
+        self,
+        environment: Environment,
+        directory: str,
+        info: JournalInfo,
+        *,
+        limit: int | None = None,
+        beside: bool = False,
+    ) -> None:
         self._info = info
-        self._journal = take_up(environment, directory, info, info.geometry, new_state(), page=page, bound=FLUSH_BYTES)
-        self._writer = self._journal.writer
+        self._storage = JournalStorage(environment.disk, directory, info.base_name, info.geometry)
+        self._packer = _FORMATS[info.version].packer(environment, info)
+        self._limit = self._packer.limit if limit is None else limit
+        self._touched: dict[int, None] = {}  # numbers of the files that something was written to
+        self._thread = ThreadPoolExecutor(1) if beside else None
+        self._waiting: deque[Future[None]] = deque()
 
-    def holds(self, rid: int) -> bool:
-        """Whether there is a record with that id."""
-        return rid in self._writer.live
+    @property
+    def position(self) -> int:
+        """Blocks that were filled."""
+        return self._packer.position
+
+    def enqueue(self, rid: int, data: bytes, crc: int) -> None:
+        """A message outside of any transaction; `crc` is the `data_crc` of it. Raises as `record`."""
+        packer = self._packer
+        packer.enqueue(rid, data, crc)
+        if packer.is_flush_due:
+            self._drain()
 
     def message(self, rid: int, parts: Sequence[bytes], xid: bytes = b"") -> None:
-        """A message, enqueued by the open transaction `xid` if there is one.
-
-        Raises:
-            JournalTooSmallError: it does not fit.
-            StoreError, OSError: it cannot be written.
-        """
+        """A message, enqueued by the open transaction `xid` if there is one. Raises as `record`."""
         size = sum(map(len, parts))
-        if xid:
-            self._append(self._writer.enqueue_in, xid, rid, parts, size, data_crc(parts))
-        else:
-            self._append(self._writer.enqueue, rid, parts, size, data_crc(parts))
+        self.record(RecordHeader(Kind.ENQUEUE, self._info.version, 0, rid, len(xid), size), xid, parts)
 
-    def removal(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> bool:
-        """The dequeue of the message `target` by the open transaction `xid`.
+    def removal(self, xid: bytes, rid: int, target: int, *, commit_decision: bool = False) -> None:
+        """The dequeue of the message `target`, which is there, by the open transaction `xid`. Raises as `record`.
 
         Args:
             xid: the transaction.
             rid: record id of the dequeue.
             target: that of the message.
             commit_decision: in the prepared list: the decision is to commit.
+        """
+        flags = COMMIT_DECISION if commit_decision else 0
+        self.record(RecordHeader(Kind.DEQUEUE, self._info.version, flags, rid, len(xid), dequeued_rid=target), xid)
 
-        Returns:
-            False, and nothing is done, if there is no such message, or another transaction holds it.
+    def record(self, header: RecordHeader, xid: bytes, parts: Sequence[bytes] = ()) -> None:
+        """Any record of the format.
 
         Raises:
             JournalTooSmallError: it does not fit.
-            StoreError, OSError: it cannot be written.
+            OSError: it cannot be written.
         """
-        try:
-            self._writer.check_dequeue(target, xid)
-        except JournalError:
-            return False
-        self._append(lambda: self._writer.dequeue_in(xid, rid, target, commit_decision=commit_decision))
-        return True
+        self._packer.append(header, xid, parts)
+        if self._packer.is_flush_due:
+            self._drain()
 
     def finish(self, *, seal: bool = False) -> None:
         """Have all of it on the disk, with or without the seal of a clean close, and let the files go.
 
         Raises:
-            JournalTooSmallError: the seal does not fit.
-            StoreError, OSError: it cannot be written.
+            JournalTooSmallError: it does not fit.
+            OSError: it cannot be written.
         """
         self._drain()
-        if seal:
-            if not self._writer.seal():
-                raise self._too_small()
+        if seal and self._packer.seal():
             self._drain()
+        self._wait(0)
+        for number in self._touched:
+            self._storage.file(number).sync()
+            self._storage.trim()
         self.close()
 
     def close(self) -> None:
         """Let the files go, whatever is in them. Twice is allowed."""
-        self._journal.close()
-
-    def _append(self, append: Callable[..., None], *arguments: object) -> None:
-        for _ in range(_MOST_WAITS):
-            try:
-                append(*arguments)
-            except JournalBusyError:
-                self._drain()
-            except JournalFullError:
-                raise self._too_small() from None
-            else:
-                break
-        else:
-            raise self._too_small()
-        if self._writer.unsynced >= FLUSH_BYTES:
-            self._drain()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        self._waiting.clear()
+        self._storage.close()
 
     def _drain(self) -> None:
-        """Write and sync what is gathered. Raises StoreError, OSError."""
-        journal = self._journal
-        while files := journal.begin():
-            journal.finish(sync_all(files))
-        failure = self._writer.failure
-        if failure is not None and isinstance(failure.__cause__, OSError):
-            raise failure.__cause__  # what a running queue is told of it says nothing to whoever builds
-        if failure is not None:
-            raise StoreError(str(failure))
+        """Have written what is gathered."""
+        packer = self._packer
+        if packer.position > self._limit:
+            name, geometry = printable(self._info.queue_name), self._info.geometry
+            raise JournalTooSmallError(f'queue "{name}": its messages do not fit into {described(geometry)}')
+        while (step := packer.next_flush()) is not None:
+            self._touched.update(dict.fromkeys(step.files))
+            if self._thread is None:
+                self._write(step)
+            else:
+                self._wait(_MOST_WAITING)
+                self._waiting.append(self._thread.submit(self._write, step))
+            packer.flushed()
 
-    def _too_small(self) -> JournalTooSmallError:
-        name, geometry = printable(self._info.queue_name), self._info.geometry
-        return JournalTooSmallError(f'queue "{name}": its messages do not fit into {described(geometry)}')
+    def _write(self, step: Step) -> None:
+        self._storage.write(step)
+        self._storage.trim()
 
-
-class Build(Protocol):
-    """A journal that is built: `JournalBuild`, or `BulkBuild`."""
-
-    def finish(self, *, seal: bool = False) -> None:
-        """Have all of it on the disk, with or without the seal of a clean close, and let the files go."""
-
-    def close(self) -> None:
-        """Let the files go, whatever is in them. Twice is allowed."""
-
-
-_Build = TypeVar("_Build", bound=Build)
+    def _wait(self, most: int) -> None:
+        """Wait until at most so many flushes are not yet written. Raises what writing raised."""
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
 
 
 def build_journal(
     environment: Environment,
     directory: str,
     info: JournalInfo,
-    page: int,
     content: JournalContent,
     fill: Callable[[JournalBuild], None],
     *,
     seal: bool = False,
+    beside: bool = False,
 ) -> JournalInfo:
     """Build a journal in which everything fits, all of it synced but the directory's own name.
 
     Args:
         environment: disk, clock and random numbers.
         directory: the journal's, which is made.
-        info: what the journal is to be; its geometry is enlarged if the content needs it.
-        page: bytes of one write.
+        info: what the journal is to be; its geometry is made legal, and enlarged if the content needs it.
         content: what it is to hold.
         fill: writes it; called again, for another geometry, if that turns out to be too small.
-        seal: whether the journal ends as after a clean close.
+        seal: whether the journal ends as after a clean close; for version 2.
+        beside: whether another thread writes; the disk must allow that.
 
     Returns:
         What the journal is.
 
     Raises:
-        StoreError: it does not fit into the largest journal, or cannot be written.
+        StoreError: it does not fit into the largest journal.
         OSError: it cannot be made or written.
     """
-
-    def begin(chosen: JournalInfo) -> JournalBuild:
-        return JournalBuild(environment, directory, chosen, page)
-
-    return build_fitting(environment, directory, info, content, begin, fill, seal=seal)
-
-
-def build_fitting(
-    environment: Environment,
-    directory: str,
-    info: JournalInfo,
-    content: JournalContent,
-    begin: Callable[[JournalInfo], _Build],
-    fill: Callable[[_Build], None],
-    *,
-    seal: bool = False,
-) -> JournalInfo:
-    """As `build_journal`, with whatever `begin` gives for building into the directory."""
-    geometry = fitting_geometry(content, info.geometry, info.flush_alignment)
-    while geometry is not None:
+    disk = environment.disk
+    for geometry in _FORMATS[info.version].geometries(content, info):
         chosen = replace(info, geometry=geometry)
-        build = begin(chosen)
+        create_journal(disk, directory, chosen)
         try:
-            fill(build)
-            build.finish(seal=seal)
+            with contextlib.closing(JournalBuild(environment, directory, chosen, beside=beside)) as build:
+                fill(build)
+                build.finish(seal=seal)
         except JournalTooSmallError:
-            geometry = next_larger(geometry)
-            build.close()
-            remove_journal(environment.disk, directory)
+            remove_journal(disk, directory)
         except BaseException:
-            build.close()
             with contextlib.suppress(OSError):  # the disk may be failing
-                remove_journal(environment.disk, directory)
+                remove_journal(disk, directory)
             raise
         else:
             return chosen
-    raise too_much(info.queue_name, content)
+    raise too_much(info.queue_name, content, info.version)

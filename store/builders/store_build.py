@@ -30,9 +30,8 @@ from formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, Q
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from store.background import InlineBackground
-from store.builders.journal_build import build_fitting
-from store.builders.journal_bulk import BulkBuild
-from store.builders.queue_copy import CopyTarget, NewRecordIds, QueueCopy
+from store.builders.journal_build import JournalBuild, build_journal
+from store.builders.journal_copy import JournalCopy, NewRecordIds
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
@@ -67,7 +66,7 @@ class PrepareRecords:
             content.message(len(DISTRIBUTED), len(xid))
         return content
 
-    def into(self, build: CopyTarget) -> None:
+    def into(self, build: JournalBuild) -> None:
         """Write them."""
         for xid in self._xids:
             build.message(self._rids.take(), (DISTRIBUTED,), xid)
@@ -186,7 +185,7 @@ class StoreBuild:
             def left_out(damage: Damage, place: int, end: int) -> None:
                 self._watcher.left_out(queue, damage, place, end)
 
-            copy = QueueCopy(*queue.source, self._rids, left_out)
+            copy = JournalCopy(*queue.source, left_out, message_rids=self._rids, removal_rids=self._rids)
             content = queue.content
             if content is None:
                 alignment = self._parameters.flush_alignment
@@ -211,9 +210,6 @@ class StoreBuild:
         self._catalogue.create_general(GeneralEntry(number, encode_general(general)))
 
     def _journal(
-        self, path: str, info: JournalInfo, content: JournalContent, fill: Callable[[BulkBuild], None]
+        self, path: str, info: JournalInfo, content: JournalContent, fill: Callable[[JournalBuild], None]
     ) -> JournalInfo:
-        def begin(chosen: JournalInfo) -> BulkBuild:
-            return BulkBuild(self._environment, path, chosen, beside=self._beside)
-
-        return build_fitting(self._environment, path, info, content, begin, fill)
+        return build_journal(self._environment, path, info, content, fill, beside=self._beside)

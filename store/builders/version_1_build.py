@@ -24,17 +24,12 @@ from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObje
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.wording import printable
-from store.builders.queue_copy import LeftOut, QueueCopy
+from store.builders.journal_build import build_journal
+from store.builders.journal_copy import JournalCopy, LeftOut
 from store.builders.store_build import BuildWatcher, BuiltQueue, JournalSource, PrepareRecords, QueueToBuild
 from store.builders.version_1_catalogue import encode_databases, write_databases
-from store.builders.version_1_journal import (
-    JournalPlaces,
-    build_version_1_journal,
-    fits,
-    legal_geometry,
-    version_1_info,
-    why_misread,
-)
+from store.builders.version_1_journal import JournalPlaces, version_1_info, why_misread
+from store.builders.version_1_packing import fits, legal_geometry
 from store.environment import Environment
 from store.live.queue_journal import TPL_NAME
 from store.parameters import StoreParameters
@@ -139,9 +134,7 @@ class Version1Build:
             parameters.tpl_page_bytes,
             parameters.tpl_wcache_num_pages,
         )
-        build_version_1_journal(
-            self._environment, posixpath.join(self._root, "tpl"), info, records.content(), records.into
-        )
+        build_journal(self._environment, posixpath.join(self._root, "tpl"), info, records.content(), records.into)
 
     def queue(self, queue: QueueToBuild) -> None:
         """A queue with its messages.
@@ -156,13 +149,14 @@ class Version1Build:
         info = self._info(queue, posixpath.join(self._final_root, "jrnl", place))
         self._make_parents(directory)
         if queue.source is None:
-            geometry = build_version_1_journal(self._environment, directory, info, JournalContent(), lambda _: None)
-            result = BuiltQueue(0, 0, geometry)
+            made = build_journal(self._environment, directory, info, JournalContent(), lambda _: None)
+            result = BuiltQueue(0, 0, made.geometry)
         else:
             content = _content(queue.source, queue.content, legal_geometry(queue.geometry))
-            copy = QueueCopy(*queue.source, self._rids, self._left_out(queue), keep_rids=self._keep_rids)
-            geometry = build_version_1_journal(self._environment, directory, info, content, copy.into)
-            result = BuiltQueue(copy.messages, copy.in_doubt, geometry)
+            message_rids = None if self._keep_rids else self._rids
+            copy = JournalCopy(*queue.source, self._left_out(queue), message_rids=message_rids, removal_rids=self._rids)
+            made = build_journal(self._environment, directory, info, content, copy.into)
+            result = BuiltQueue(copy.messages, copy.in_doubt, made.geometry)
         self._queues[queue.number] = queue.record
         self._watcher.built(queue, result)
 

@@ -8,7 +8,7 @@ and nothing was ever removed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,8 @@ from store.journal.write.space import RingSpace
 from store.recovery.prepared import DISTRIBUTED
 
 FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
+WRITE_BYTES: Final = 1 << 20  # of one write
+MAX_VERSION_1_PAGES: Final = 32767  # of a file, as qpidd has it (formats page, section 2.1)
 _LEAST_FILES: Final = 2  # that a writer can do with
 
 
@@ -148,19 +150,33 @@ def content_at_most(
     return content_of(journal, recovery)
 
 
-def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int) -> Geometry | None:
-    """The geometry nearest to `geometry` into which `content` fits: itself, else more files, else larger ones, too.
+def nearest_geometries(geometry: Geometry, most_pages: int, fits: Callable[[Geometry], bool]) -> Iterator[Geometry]:
+    """The geometries that `fits` takes, the nearest to `geometry` first: itself, then more files, then 64 larger ones.
 
-    Returns:
-        It has at most 64 files of 32,768 pages; None if even that is too small.
+    Args:
+        geometry: where the search begins.
+        most_pages: pages of the largest file.
+        fits: asked for more and more room.
     """
-    for files in range(max(geometry.files, _LEAST_FILES), MAX_FILES + 1):
-        candidate = Geometry(files, geometry.data_size)
-        if content.fits(candidate, alignment):
-            return candidate
-    sizes = range(geometry.data_size // PAGE_SIZE + 1, MAX_PAGES + 1)
-    found = bisect_left(sizes, True, key=lambda pages: content.fits(Geometry.from_pages(MAX_FILES, pages), alignment))
-    return None if found == len(sizes) else Geometry.from_pages(MAX_FILES, sizes[found])
+    for files in range(geometry.files, MAX_FILES + 1):
+        candidate = replace(geometry, files=files)
+        if fits(candidate):
+            yield candidate
+    sizes = range(geometry.data_size // PAGE_SIZE + 1, most_pages + 1)
+    first = bisect_left(sizes, True, key=lambda pages: fits(Geometry.from_pages(MAX_FILES, pages)))
+    for pages in sizes[first:]:
+        yield Geometry.from_pages(MAX_FILES, pages)
+
+
+def version_2_geometries(content: JournalContent, geometry: Geometry, alignment: int) -> Iterator[Geometry]:
+    """The geometries of version 2 that take `content`, the nearest to `geometry` first."""
+    least = Geometry(max(geometry.files, _LEAST_FILES), geometry.data_size)
+    return nearest_geometries(least, MAX_PAGES, lambda candidate: content.fits(candidate, alignment))
+
+
+def fitting_geometry(content: JournalContent, geometry: Geometry, alignment: int) -> Geometry | None:
+    """The first of these, which has at most 64 files of 32,768 pages; None if even that is too small."""
+    return next(version_2_geometries(content, geometry, alignment), None)
 
 
 def described(geometry: Geometry) -> str:
@@ -170,19 +186,16 @@ def described(geometry: Geometry) -> str:
     return f"{plural(geometry.files, 'file')} of {size}"
 
 
-def next_larger(geometry: Geometry) -> Geometry | None:
-    """The next step up: a file more, else a page more for each; None if there is none."""
-    if geometry.files < MAX_FILES:
-        return replace(geometry, files=geometry.files + 1)
-    pages = geometry.data_size // PAGE_SIZE + 1
-    return None if pages > MAX_PAGES else Geometry.from_pages(MAX_FILES, pages)
-
-
-def too_much(name: str, content: JournalContent) -> StoreError:
-    """The error where even the largest journal does not take what the queue called `name` holds."""
-    largest = described(Geometry.from_pages(MAX_FILES, MAX_PAGES))
+def too_much(name: str, content: JournalContent, version: int = 2) -> StoreError:
+    """The error where even the largest journal of a version does not take what the queue called `name` holds."""
     return StoreError(
         f'queue "{printable(name)}": {plural(content.messages, "message")} of '
-        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest journal, {largest}: "
-        "have some consumed by the broker that wrote them"
+        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest {_LARGEST[version]}"
     )
+
+
+_LARGEST: Final = {
+    1: f"journal of version 1, {described(Geometry.from_pages(MAX_FILES, MAX_VERSION_1_PAGES))}",
+    2: f"journal, {described(Geometry.from_pages(MAX_FILES, MAX_PAGES))}: have some consumed by the broker that wrote "
+    "them",
+}

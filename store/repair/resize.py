@@ -54,7 +54,6 @@ from store.journal.write.storage import mark_deleted, remove_journal, unmark_del
 from store.key_value import CatalogueError
 from store.live.queue_journal import TPL_NAME
 from store.log_lines import LogLine
-from store.parameters import StoreParameters
 from store.recovery.close_record import read_closing, write_close_record
 from store.recovery.journal_content import described
 from store.recovery.journal_recovery import RecoveredJournal
@@ -89,7 +88,6 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     Args:
         environment: disk, clock and so on.
         path: the store directory.
-        parameters: the store's options.
         software_version: of this program.
         read_only: only `plan` is wanted: nothing is written, and `environment` opens a catalogue that is only read.
         log: takes warnings.
@@ -104,13 +102,12 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         self,
         environment: Environment,
         path: str,
-        parameters: StoreParameters,
         software_version: str,
         *,
         read_only: bool = False,
         log: Callable[[LogLine], None] = lambda _: None,
     ) -> None:
-        self._environment, self._disk, self._parameters = environment, environment.disk, parameters
+        self._environment, self._disk = environment, environment.disk
         self._log = log
         self._directory = StoreDirectory(environment, path, software_version)
         self._opened = contextlib.ExitStack()
@@ -324,9 +321,8 @@ class StoreResize(AbstractContextManager["StoreResize"]):
     def _build(self, plan: JournalPlan) -> _Built:
         seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
         info = replace(plan.info, geometry=plan.after, seconds=seconds, nanoseconds=nanoseconds, creation_headers=True)
-        moved, page, name = None, self._parameters.tpl_page_bytes, posixpath.basename(self._directory.prepared_list)
+        moved, name = None, posixpath.basename(self._directory.prepared_list)
         if plan.entry is not None:
-            page = self._parameters.page_bytes
             moved = self._catalogue.moved_journal(plan.entry, self._directory.has_journal)
             name = str(moved.journal_id)
             info = replace(info, incarnation=moved.incarnation, queue_record=moved.record)
@@ -334,7 +330,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             info = replace(info, incarnation=info.incarnation + 1)
         path = posixpath.join(self._directory.part(_BUILDING), name)
         journal, recovery = plan.source.journal, plan.source.recovery
-        rebuilt = rebuild(self._environment, path, info, journal, recovery, page, seal=True)
+        rebuilt = rebuild(self._environment, path, info, journal, recovery, seal=True)
         journal.close()
         if rebuilt.info.geometry != plan.after:
             raise StoreError(

@@ -20,18 +20,21 @@ from __future__ import annotations
 import heapq
 import posixpath
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from formats.rhm.errors import RhmError
 from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header
+from store.builders.journal_build import JournalBuild
+from store.builders.version_1_packing import SECTOR_BLOCKS, padded_blocks
 from store.catalogue.store_directory import remove_tree
 from store.damage import Damage
 from store.disk import Disk, read_whole
+from store.environment import Environment
 from store.errors import StoreDamagedError, StoreError
 from store.inspect.sizing import MAX_PAGES
 from store.journal.directory import INFO_SUFFIX, data_path
@@ -39,17 +42,11 @@ from store.journal.journal import Journal
 from store.journal.records import RecordHeader as AnyHeader
 from store.journal.recovery import JournalRecovery
 from store.journal.ring.files import read_ring
-from store.journal.write.storage import JournalStorage, create_journal
-from store.journal.write.version_1_ring import Version1Ring
+from store.journal.write.storage import create_journal
+from store.recovery.close_record import Closing
 from store.recovery.journal_content import described
+from store.recovery.journal_recovery import recover_journal
 from store.repair.version_1_switch import Target
-from store.sync.driver import sync_all
-from store.writable_disk import WritableDisk
-
-_PAGE: Final = 1 << 20  # bytes of one write
-_FLUSH_BYTES: Final = 4 << 20  # gathered before they are written, if they end with a sector
-_MOST_GATHERED: Final = 2 * _FLUSH_BYTES
-_SECTOR_BLOCKS: Final = SECTOR_SIZE // BLOCK_SIZE
 
 
 class TooSmallError(StoreError):
@@ -144,9 +141,8 @@ def read_content(disk: Disk, directory: str, base_name: str) -> Version1Content:
     paths = [data_path(directory, base_name, number) for number in range(info.geometry.files)]
     ring = read_ring(disk, paths, info.geometry, info)
     journal = Journal(disk, info.queue_name, directory, base_name, info, ring, list(ring.damage))
-    recovery = JournalRecovery()
-    journal.walk(recovery)
-    damage = [*journal.damage, *recovery.damage]
+    recovery = recover_journal(journal, Closing(is_clean=False)).recovery
+    damage = [*journal.damage, *recovery.damage]  # what contradicts itself is no obstacle, as with the original
     if damage:
         where = damage[0].file if damage[0].offset is None else f"{damage[0].file} at offset 0x{damage[0].offset:x}"
         raise StoreDamagedError(f"{where}: {damage[0].what}; nothing was changed: see qstore-check and qstore-recover")
@@ -186,8 +182,7 @@ def _counted(journal: Journal, info: JournalInfo, recovery: JournalRecovery) -> 
 
 def bytes_needed(content: Version1Content) -> int:
     """Bytes that the records take at most, with the fillers up to the end of a sector behind each flush."""
-    blocks = content.blocks + (_SECTOR_BLOCKS - 1) * (content.blocks * BLOCK_SIZE // _MOST_GATHERED)
-    return -(-blocks // _SECTOR_BLOCKS) * SECTOR_SIZE
+    return -(-padded_blocks(content.blocks) // SECTOR_BLOCKS) * SECTOR_SIZE
 
 
 def check_fit(content: Version1Content, geometry: Geometry) -> None:
@@ -219,16 +214,14 @@ class BuiltFile(NamedTuple):
     fillers: int
 
 
-def build(
-    disk: WritableDisk, content: Version1Content, geometry: Geometry, target: Target, clock: Callable[[], int]
-) -> list[BuiltFile]:
+def build(environment: Environment, content: Version1Content, geometry: Geometry, target: Target) -> list[BuiltFile]:
     """Build the new journal, all of it synced, and read it again. Returns what went into each file.
 
     Raises:
         StoreDamagedError: what is read again is not what was written.
         OSError: it cannot be made.
     """
-    limit = content.info.auto_expand_limit
+    disk, limit = environment.disk, content.info.auto_expand_limit
     info = replace(
         content.info,
         geometry=geometry,
@@ -238,7 +231,7 @@ def build(
     )
     create_journal(disk, target.building, info)
     try:
-        built = _filled(disk, content, geometry, target, clock)
+        built = _filled(environment, content, info, target)
         _verify(disk, content, target)
         disk.sync_directory(target.directory)
     except BaseException:
@@ -248,39 +241,23 @@ def build(
     return built
 
 
-def _filled(
-    disk: WritableDisk, content: Version1Content, geometry: Geometry, target: Target, clock: Callable[[], int]
-) -> list[BuiltFile]:
+def _filled(environment: Environment, content: Version1Content, info: JournalInfo, target: Target) -> list[BuiltFile]:
     """Write all records into the new journal's files, and sync them. Returns what went into each file."""
+    geometry = info.geometry
+    blocks = geometry.data_size // BLOCK_SIZE
     files = array("Q", bytes(8 * geometry.files))
-    ring = Version1Ring(geometry, page=_PAGE, clock=clock)
-    storage = JournalStorage(disk, target.building, target.new_base, geometry)
-    with closing(storage):
+    limit = geometry.capacity // BLOCK_SIZE  # as the original has it: whether qpidd takes more is told in a warning
+    with closing(JournalBuild(environment, target.building, info, limit=limit)) as journal:
         for place in content.places():
-            header, xid, data = content.read(place)
-            ring.append(header, xid, data)
-            files[(ring.position - 1) // ring.file_blocks] += 1
-            # Fillers come where a flush does not end with a sector, so that is waited for; but not for ever.
-            least = _MOST_GATHERED if ring.position % _SECTOR_BLOCKS else _FLUSH_BYTES
-            if ring.unsynced >= least:
-                _drain(ring, storage)
-        end = ring.position
-        _drain(ring, storage)
+            journal.record(*content.read(place))
+            files[(journal.position - 1) // blocks] += 1
+        end = journal.position
+        journal.finish()
     built = [BuiltFile(count, 0) for count in files]
     if end:
-        last = (end - 1) // ring.file_blocks
-        built[last] = BuiltFile(files[last], ring.position - end)
+        last = (end - 1) // blocks
+        built[last] = BuiltFile(files[last], journal.position - end)
     return built
-
-
-def _drain(ring: Version1Ring, storage: JournalStorage) -> None:
-    """Write and sync what is gathered."""
-    while (step := ring.next_flush()) is not None:
-        error = sync_all(storage.write(step))
-        if error is not None:
-            raise error
-        ring.flushed()
-        storage.trim()
 
 
 def _verify(disk: Disk, content: Version1Content, target: Target) -> None:

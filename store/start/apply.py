@@ -342,8 +342,7 @@ class _Start:
             self._found(damage)
         if self._disk.is_directory(path):
             remove_journal(self._disk, path)
-        page = self._parameters.page_bytes
-        built = rebuild(self._environment, path, info, walked.journal, walked.recovery, page, seal=True)
+        built = rebuild(self._environment, path, info, walked.journal, walked.recovery, seal=True)
         walked.journal.close()
         size = described(built.info.geometry)
         text = f"{walked.journal.path}: built anew with {plural(built.messages, 'message')}, {size}"

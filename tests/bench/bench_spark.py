@@ -33,12 +33,13 @@ from formats.rhm.geometry import PAGE_SIZE, Geometry, padded
 from formats.rhm.headers import data_crc
 from formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from formats.rhm.records import TAIL_SIZE
-from store.builders.journal_bulk import BulkBuild
+from store.builders.journal_build import JournalBuild
 from store.disk import OsDisk
 from store.environment import tool_environment
 from store.inspect.check.check import check_store
 from store.inspect.offline import open_store
 from store.journal.directory import open_journal
+from store.journal.write.storage import create_journal
 from tests.bench.measuring import typical_message
 from tools.console.json_lines import JsonLines
 from tools.dump.records import dump_records
@@ -86,7 +87,9 @@ def build(directory: Path, size: int) -> int:
     files = max(_LEAST_FILES, -(-size // _MOST_OF_FILE))
     data_size = -(-(size + size // 50 + (8 << 20)) // files // PAGE_SIZE) * PAGE_SIZE
     info = JournalInfo(2, "orders", DEFAULT_BASE_NAME, Geometry(files, data_size), queue_id=1, incarnation=1)
-    bulk = BulkBuild(tool_environment(), str(directory), info, beside=True)
+    environment = tool_environment()
+    create_journal(environment.disk, str(directory), info)
+    bulk = JournalBuild(environment, str(directory), info, beside=True)
     crc = data_crc([data])
     for rid in range(1, count + 1):
         bulk.enqueue(rid, data, crc)

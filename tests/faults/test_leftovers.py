@@ -22,7 +22,7 @@ from store.repair.resize import StoreResize
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, TinyParameters, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, names_in, simulated_environment, tiny_rid_blocks
 
 ROOT: Final = f"{PATH}/rhm"
 MESSAGES: Final = [b"%d" % number * 40 for number in range(6)]
@@ -185,7 +185,7 @@ def test_a_journal_that_was_replaced_is_no_damage() -> None:
 
     def change(disk: SimulatedDisk) -> None:
         environment = simulated_environment(disk, random.Random(1))
-        with StoreResize(environment, PATH, TinyParameters(), "test") as resize:
+        with StoreResize(environment, PATH, "test") as resize:
             resize.resize(resize.plan(["queue-0"], lambda *_: Geometry(10, 4096)))
         disk.rename(f"{ROOT}/resized/1-0", f"{ROOT}/jrnl/1")
         disk.sync_directory(f"{ROOT}/jrnl")

@@ -18,7 +18,7 @@ from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.snapshot_life import SnapshotLife, begin_again, frozen
 from tests.faults.store_harness import StoreLife
 from tests.faults.store_model import BrokenPromiseError, Model
-from tests.faults.store_simulation import PATH, TinyParameters, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, names_in, simulated_environment, tiny_rid_blocks
 
 SIZES = (Geometry(5, 8192), Geometry(4, 16384), Geometry(7, 6144))
 SMALLER = (Geometry(4, 2048), Geometry(5, 2048))
@@ -56,7 +56,7 @@ class Left:
 def resize(disk: SimulatedDisk, seed: int, sizes: tuple[Geometry, ...] = SIZES) -> dict[str, Geometry]:
     """Resize everything that can be. Returns what was planned: name -> geometry."""
     rng = random.Random(seed)
-    with StoreResize(simulated_environment(disk, rng), PATH, TinyParameters(), "test") as held:
+    with StoreResize(simulated_environment(disk, rng), PATH, "test") as held:
         plans = held.plan(held.queues, lambda *_: rng.choice(sizes), prepared_list=bool(seed % 3))
         plans = [plan for plan in plans if plan.fits]
         held.resize(plans)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
     for seed in range(40):
         left = Left(seed)
         environment = simulated_environment(left.disk, left.rng)
-        with StoreResize(environment, PATH, TinyParameters(), "test") as held:
+        with StoreResize(environment, PATH, "test") as held:
             calls = left.disk.calls
             plans = held.plan(held.queues, lambda *_: Geometry(2, 512))
             assert left.disk.calls == calls

@@ -19,7 +19,6 @@ from click.testing import CliRunner, Result
 from store.environment import tool_environment
 from store.errors import StoreError
 from store.live.message_store import MessageStore
-from store.parameters import StoreParameters
 from store.repair.resize import StoreResize
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import dump
@@ -72,7 +71,7 @@ def start(path: Path) -> None:
 
 
 def resize(path: Path) -> None:
-    with StoreResize(tool_environment(), str(path), StoreParameters(), "0.1.0"):
+    with StoreResize(tool_environment(), str(path), "0.1.0"):
         pass
 
 

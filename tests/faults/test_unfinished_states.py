@@ -22,7 +22,6 @@ from store.environment import Environment, tool_environment
 from store.key_value import CatalogueError, KeyValue
 from store.live.message_store import MessageStore
 from store.log_lines import Level, LogLine
-from store.parameters import StoreParameters
 from store.repair.resize import StoreResize
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import dump
@@ -105,7 +104,7 @@ def test_a_conversion(old: Path, watched: Any, tmp_path: Path) -> None:
 def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
     expected = messages(store)
     disk, environment = watched(store)
-    with StoreResize(environment, str(store), StoreParameters(), VERSION) as resize:
+    with StoreResize(environment, str(store), VERSION) as resize:
         plans = resize.plan(resize.queues, lambda *_: Geometry.from_pages(5, 9), prepared_list=True)
         resize.resize(plans)
         resize.discard_old()

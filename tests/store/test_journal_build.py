@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
+from formats.rhm.headers import data_crc
 from formats.rhm.jinf import JournalInfo
-from store.background import InlineBackground
 from store.builders.journal_build import (
     JournalBuild,
     JournalTooSmallError,
@@ -20,10 +21,14 @@ from store.environment import Environment
 from store.errors import StoreError
 from store.journal.directory import open_journal
 from store.journal.recovery import JournalRecovery
-from store.recovery.journal_content import JournalContent, described, fitting_geometry
-from store.sync.inline import InlineSync
+from store.journal.write.step import JournalBusyError
+from store.journal.write.storage import create_journal
+from store.journal.write.writer_state import new_state
+from store.live.taking_up import take_up
+from store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry
+from store.sync.driver import sync_all
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.faults.simulated_key_value import SimulatedKeyValue
+from tests.faults.store_simulation import simulated_environment
 
 NEW = "/new"
 PAGE = 1024
@@ -32,11 +37,13 @@ RING = Geometry(4, 4096)
 
 
 def environment_on(disk: SimulatedDisk) -> Environment:
-    def open_key_value(path: str, *, create: bool) -> SimulatedKeyValue:
-        return SimulatedKeyValue.open(disk, path, create=create)
+    return simulated_environment(disk, random.Random(1))
 
-    rng = random.Random(1)
-    return Environment(disk, open_key_value, lambda _: InlineSync(), InlineBackground, lambda: 10**18, rng.getrandbits)
+
+def empty(disk: SimulatedDisk, info: JournalInfo) -> JournalBuild:
+    """A build into files that are there."""
+    create_journal(disk, NEW, info)
+    return JournalBuild(environment_on(disk), NEW, info)
 
 
 def counts(disk: SimulatedDisk) -> tuple[int, int]:
@@ -78,10 +85,11 @@ def test_what_is_said_to_fit_does(
     assume(content.fits(geometry, alignment))
     disk = SimulatedDisk()
     info = JournalInfo(2, "q", "JournalData", geometry, queue_id=7, incarnation=1, flush_alignment=alignment)
-    build = JournalBuild(environment_on(disk), NEW, info, PAGE)
+    build = empty(disk, info)
     fill(build, sizes, opened, removals)
     build.finish(seal=True)
     assert counts(disk) == (len(sizes), removals)
+    write_as_a_running_queue_does(info, sizes, opened, removals)
 
 
 def fill(build: JournalBuild, sizes: list[int], opened: list[int], removals: int) -> None:
@@ -90,7 +98,38 @@ def fill(build: JournalBuild, sizes: list[int], opened: list[int], removals: int
     for rid, size in enumerate(opened, 1000):
         build.message(rid, [bytes(size)], XID)
     for target in range(1, removals + 1):
-        assert build.removal(XID, 2000 + target, target)
+        build.removal(XID, 2000 + target, target)
+
+
+def write_as_a_running_queue_does(info: JournalInfo, sizes: list[int], opened: list[int], removals: int) -> None:
+    """The writer of a running queue, which has the rules of the ring, takes all of it too, and the removal of each."""
+    disk = SimulatedDisk()
+    create_journal(disk, NEW, info)
+    state = new_state()
+    journal = take_up(environment_on(disk), NEW, info, info.geometry, state, page=PAGE, bound=FLUSH_BYTES)
+    writer = journal.writer
+
+    def append(call: Callable[..., None], *arguments: object) -> None:
+        for _ in range(1000):
+            try:
+                return call(*arguments)
+            except JournalBusyError:
+                while files := journal.begin():
+                    journal.finish(sync_all(files))
+        raise AssertionError("there is never room")
+
+    for rid, size in enumerate(sizes, 1):
+        append(writer.enqueue, rid, [bytes(size)], size, data_crc([bytes(size)]))
+    for rid, size in enumerate(opened, 1000):
+        append(writer.enqueue_in, XID, rid, [bytes(size)], size, data_crc([bytes(size)]))
+    for target in range(1, removals + 1):
+        append(writer.dequeue_in, XID, 2000 + target, target)
+    if opened or removals:
+        append(writer.commit, XID, 5000)
+    for target in [*range(removals + 1, len(sizes) + 1), *range(1000, 1000 + len(opened))]:
+        append(writer.dequeue, 6000 + target, target)
+    assert not writer.live
+    journal.close()
 
 
 def test_the_nearest_geometry() -> None:
@@ -117,17 +156,15 @@ def test_what_no_journal_holds() -> None:
     assert fitting_geometry(content, Geometry(4, PAGE_SIZE), 512) is None
     info = JournalInfo(2, "q\n", "JournalData", RING)
     with pytest.raises(StoreError, match=r'queue "q\\n": .* largest journal, 64 files of 32,768 pages'):
-        build_journal(environment_on(SimulatedDisk()), NEW, info, PAGE, content, lambda _: None)
+        build_journal(environment_on(SimulatedDisk()), NEW, info, content, lambda _: None)
 
 
-def test_the_writer_has_the_last_word() -> None:
+def test_what_is_written_has_the_last_word() -> None:
     """Where less fits than was computed, more files are tried, and nothing of the first try is left."""
     disk = SimulatedDisk()
     info = JournalInfo(2, "q", "JournalData", Geometry(4, 2048), queue_id=7, incarnation=1)
     sizes = [400] * 40
-    built = build_journal(
-        environment_on(disk), NEW, info, PAGE, JournalContent(), lambda build: fill(build, sizes, [], 0)
-    )
+    built = build_journal(environment_on(disk), NEW, info, JournalContent(), lambda build: fill(build, sizes, [], 0))
     assert built.geometry.files > 4
     assert open_journal(disk, NEW).info == built
     assert counts(disk) == (40, 0)
@@ -137,9 +174,10 @@ def test_the_writer_has_the_last_word() -> None:
 
 def test_too_small_says_for_what() -> None:
     info = JournalInfo(2, "q", "JournalData", Geometry(4, 2048), queue_id=7, incarnation=1)
-    build = JournalBuild(environment_on(SimulatedDisk()), NEW, info, PAGE)
+    build = empty(SimulatedDisk(), info)
+    fill(build, [400] * 40, [], 0)
     with pytest.raises(JournalTooSmallError, match='queue "q": its messages do not fit into 4 files of 2,048 bytes'):
-        fill(build, [400] * 40, [], 0)
+        build.finish()
     build.close()
 
 

@@ -17,7 +17,6 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from formats.rhm.records import COMMIT_DECISION
-from store.background import InlineBackground
 from store.builders.rebuild import Rebuilt, rebuild
 from store.disk import Disk, OsDisk
 from store.environment import Environment, tool_environment
@@ -29,9 +28,8 @@ from store.journal.write.resumption import state_of
 from store.journal.write.step import JournalBusyError
 from store.live.taking_up import take_up
 from store.recovery.prepared import prepared_transactions
-from store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.faults.simulated_key_value import SimulatedKeyValue
+from tests.faults.store_simulation import simulated_environment
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import GEOMETRIES, STEPS, History, Step, long_steps
 from tests.support.memory_disk import BadRegion
@@ -90,11 +88,7 @@ def content_of(found: Read) -> Content:
 
 
 def environment_on(disk: SimulatedDisk) -> Environment:
-    def open_key_value(path: str, *, create: bool) -> SimulatedKeyValue:
-        return SimulatedKeyValue.open(disk, path, create=create)
-
-    rng = random.Random(1)
-    return Environment(disk, open_key_value, lambda _: InlineSync(), InlineBackground, lambda: 10**18, rng.getrandbits)
+    return simulated_environment(disk, random.Random(1))
 
 
 def info_for(found: Read, geometry: Geometry | None = None) -> JournalInfo:
@@ -105,7 +99,7 @@ def info_for(found: Read, geometry: Geometry | None = None) -> JournalInfo:
 
 def rebuilt(found: Read, disk: SimulatedDisk, geometry: Geometry | None = None, *, seal: bool = False) -> Rebuilt:
     environment, info = environment_on(disk), info_for(found, geometry)
-    return rebuild(environment, NEW, info, found.journal, found.recovery, PAGE, seal=seal)
+    return rebuild(environment, NEW, info, found.journal, found.recovery, seal=seal)
 
 
 def assert_same(builder: JournalBuilder) -> None:
@@ -366,16 +360,14 @@ def test_no_room_for_the_files() -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """64 MiB of bodies pass through, in some MiB; the rest is what the writer keeps of each message."""
+    """64 MiB of bodies pass through, in some MiB."""
     builder = JournalBuilder(2, Geometry(8, 16 << 20))
     builder.enqueue_many(1000, bytes(65536), flush_every=50)
     builder.write_to(tmp_path / "old")
     del builder
     old = read(OsDisk(), str(tmp_path / "old"))
     tracemalloc.start()
-    report = rebuild(
-        tool_environment(), str(tmp_path / "new"), info_for(old), old.journal, old.recovery, 32768, seal=True
-    )
+    report = rebuild(tool_environment(), str(tmp_path / "new"), info_for(old), old.journal, old.recovery, seal=True)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert report.messages == 1000

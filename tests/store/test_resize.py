@@ -12,7 +12,6 @@ from formats.rhm.jinf import decode_jinf
 from store.environment import tool_environment
 from store.errors import StoreDamagedError, StoreError, StoreLockedError
 from store.live.transactions import Dequeue
-from store.parameters import StoreParameters
 from store.recovery.journal_content import content_of
 from store.repair.resize import StoreResize
 from store.repair.resize_plan import JournalPlan, larger_geometries
@@ -59,7 +58,7 @@ def found(path: Path) -> tuple[Found, set[bytes], dict[str, Geometry], list[str]
 
 
 def holding(path: Path, *, read_only: bool = False) -> StoreResize:
-    return StoreResize(tool_environment(), str(path), StoreParameters(), "0.1.0", read_only=read_only)
+    return StoreResize(tool_environment(), str(path), "0.1.0", read_only=read_only)
 
 
 def resized(path: Path, geometry: Geometry, *, prepared_list: bool = False) -> dict[str, str]:

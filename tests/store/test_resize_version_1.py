@@ -29,6 +29,7 @@ from store.repair.version_1_resize import (
 )
 from store.repair.version_1_switch import Target, check_place, move, settle
 from tests.faults.simulated_disk import Call, SimulatedDisk
+from tests.faults.store_simulation import simulated_environment
 from tests.support.journal_builder import JournalBuilder
 
 DIRECTORY = "/journal"
@@ -59,7 +60,7 @@ def resize(disk: SimulatedDisk, geometry: Geometry = LARGER, target: Target = TA
     content = read_content(disk, DIRECTORY, target.old_base)
     with closing(content.journal):
         check_fit(content, geometry)
-        built = build(disk, content, geometry, target, lambda: 1_700_000_000 * 10**9)
+        built = build(simulated_environment(disk, random.Random(1)), content, geometry, target)
     move(disk, content.info, geometry, target)
     return built
 
@@ -324,8 +325,8 @@ def test_what_would_do_does() -> None:
 
 def test_many_flushes_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no flush ends with a sector, each ends with fillers, which are counted."""
-    monkeypatch.setattr("store.repair.version_1_resize._FLUSH_BYTES", 1024)
-    monkeypatch.setattr("store.repair.version_1_resize._MOST_GATHERED", 2048)
+    monkeypatch.setattr("store.builders.version_1_packing.FLUSH_BYTES", 1024)
+    monkeypatch.setattr("store.builders.version_1_packing._MOST_GATHERED", 2048)
 
     def fill(journal: JournalBuilder) -> None:
         journal.enqueue(b"1")

@@ -27,17 +27,10 @@ from formats.broker_records.xids import encode_dtx_xid
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
 from formats.rhm.jinf import JournalInfo, decode_jinf
 from formats.rhm.records import Kind, RecordHeader
+from store.builders.journal_build import JournalBuild, build_journal
 from store.builders.version_1_catalogue import encode_databases, write_databases
-from store.builders.version_1_journal import (
-    Version1JournalBuild,
-    build_version_1_journal,
-    fits,
-    hash_directory,
-    journal_path,
-    legal_geometry,
-    version_1_info,
-    why_misread,
-)
+from store.builders.version_1_journal import hash_directory, journal_path, version_1_info, why_misread
+from store.builders.version_1_packing import fits, legal_geometry
 from store.catalogue.berkeley import read_environment
 from store.disk import OsDisk
 from store.environment import tool_environment
@@ -423,14 +416,14 @@ def test_a_journal_grows_if_more_comes_than_was_counted(tmp_path: Path) -> None:
     info = version_1_info(environment, "q", "/d", "JournalData", ONE_PAGE, 4096, 16)
     calls = []
 
-    def fill(build: Version1JournalBuild) -> None:
+    def fill(build: JournalBuild) -> None:
         calls.append(build)
         for rid in range(1, 6):
             build.message(rid, [b"m" * 100_000], BRANCH if rid == 3 else b"")
         build.removal(BRANCH, 6, 1)
 
-    geometry = build_version_1_journal(environment, str(tmp_path / "q"), info, JournalContent(), fill)
-    assert geometry == Geometry.from_pages(10, 1)
+    made = build_journal(environment, str(tmp_path / "q"), info, JournalContent(), fill)
+    assert made.geometry == Geometry.from_pages(10, 1)
     assert len(calls) == 7
     journal = open_journal(OsDisk(), str(tmp_path / "q"))
     recovery = JournalRecovery()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ from typing import Final
 
 from formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from store.catalogue.store_directory import remove_tree
+from store.environment import Environment
 from store.journal.directory import data_path
 from store.repair.version_1_resize import BuiltFile, Version1Content, build, check_fit, read_content
 from store.repair.version_1_switch import Target, check_place, move, settle
-from store.writable_disk import OsWritableDisk
 from tools.resize.broker_lock import without_broker
 from tools.store_chk.analysis import Analysis, analyse, file_lines, info_lines
 from tools.store_chk.check import Show
@@ -72,13 +71,14 @@ class Resizer:
     """Runs one resize.
 
     Args:
-        disk: where the journal is.
+        environment: disk and clock.
         write: takes standard output.
         wanted: what is to be done.
     """
 
-    def __init__(self, disk: OsWritableDisk, write: Callable[[str], object], wanted: Wanted) -> None:
-        self._disk, self._write, self._wanted = disk, write, wanted
+    def __init__(self, environment: Environment, write: Callable[[str], object], wanted: Wanted) -> None:
+        self._environment, self._disk = environment, environment.disk
+        self._write, self._wanted = write, wanted
         self._verbose = wanted.show is Show.FILES
 
     def run(self) -> str | None:
@@ -110,16 +110,12 @@ class Resizer:
                 self._tell_what_remains(content, analysis, maps)
                 check_fit(content, geometry)
                 was_there = self._disk.is_directory(target.kept)
-                built = self._build(content, geometry)
+                built = build(self._environment, content, geometry, target)
             self._give_to_owner(target, geometry)
             move(self._disk, content.info, geometry, target)
         self._tell(content, built, was_there=was_there)
         self._line(f"Transferred {content.records} records to new journal.")
         return _warning(content, built, geometry)
-
-    def _build(self, content: Version1Content, geometry: Geometry) -> list[BuiltFile]:
-        target = self._wanted.target
-        return build(self._disk, content, geometry, target, time.time_ns)
 
     def _give_to_owner(self, target: Target, geometry: Geometry) -> None:
         """Before they are moved, since a run that finishes what this one began has nobody to ask. Raises OSError."""

@@ -1,0 +1,106 @@
+"""Packs records into a new journal of version 2: one behind the other, in flushes, and none of them is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from formats.checksum import extend_crc32c
+from formats.rhm.geometry import BLOCK_SIZE, Geometry
+from formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, HEADER_2, PADDINGS, ROUND_UP, data_crc, word
+from formats.rhm.jinf import JournalInfo
+from formats.rhm.records import TAIL, Kind, RecordHeader
+from formats.wording import printable
+from store.environment import Environment
+from store.journal.write.flushes import FlushQueue
+from store.journal.write.step import Step
+from store.journal.write.write_batch import Identity, WriteBatch
+from store.recovery.journal_content import FLUSH_BYTES, WRITE_BYTES, JournalContent, version_2_geometries
+
+_ENQUEUE: Final = word(Kind.ENQUEUE, 2)
+_FLUSH_BLOCKS: Final = FLUSH_BYTES // BLOCK_SIZE
+
+
+class Version2Packer:
+    """Packs the records of one journal.
+
+    Args:
+        environment: clock and random numbers.
+        info: what the journal is to be.
+
+    Attributes:
+        limit: blocks that may be filled: all.
+    """
+
+    __slots__ = ("_batch", "_flushes", "limit")
+
+    def __init__(self, environment: Environment, info: JournalInfo) -> None:
+        self.limit = info.geometry.capacity // BLOCK_SIZE
+        self._flushes = FlushQueue(info.geometry, page=WRITE_BYTES, synced=0, place=0)
+        self._batch = WriteBatch(
+            Identity(f'queue "{printable(info.queue_name)}"', info.queue_id, info.incarnation),
+            info.geometry,
+            alignment=info.flush_alignment,
+            position=0,
+            flush=0,
+            is_sealed=False,
+            salts={},
+            slots={},
+            salt=lambda: environment.random_bits(64),
+            clock=environment.clock,
+        )
+
+    def enqueue(self, rid: int, data: bytes, crc: int) -> None:
+        """Append a message outside of any transaction; `crc` is the `data_crc` of it."""
+        batch, size = self._batch, len(data)
+        blocks = (size + ROUND_UP) >> BLOCK_SHIFT
+        end = batch.position + blocks
+        if end > batch.file_end:
+            batch.append(_ENQUEUE, rid, b"", size, (data,), size, crc)
+            return
+        pieces = batch.pieces
+        batch.last = len(pieces)
+        head = HEADER_2.pack(_ENQUEUE, rid, 0, batch.low_number, size)
+        tail = TAIL.pack(extend_crc32c(crc, head + batch.salt), rid)
+        pieces += (head, data, tail, PADDINGS[(blocks << BLOCK_SHIFT) - size - FIXED_SIZE])
+        batch.position = end
+
+    def append(self, header: RecordHeader, xid: bytes, parts: Sequence[bytes]) -> None:
+        """Append any record."""
+        size = header.data_size
+        datum = header.dequeued_rid if header.kind is Kind.DEQUEUE else size
+        first = word(header.kind, 2, header.flags)
+        self._batch.append(first, header.rid, xid, datum, parts, size, data_crc(parts))
+
+    def seal(self) -> bool:
+        """Close the journal cleanly. Returns whether that takes a flush."""
+        if not self._batch.needs_seal:
+            return False
+        for flush in self._batch.seal():
+            self._flushes.add(flush)
+        return True
+
+    @property
+    def position(self) -> int:
+        """Blocks that were filled."""
+        return self._batch.position
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether enough is gathered for a flush."""
+        return self._batch.position - self._batch.start >= _FLUSH_BLOCKS
+
+    def next_flush(self) -> Step | None:
+        """The next step; None if nothing waits to be written."""
+        if self._batch.pieces and self._flushes.is_empty:
+            self._flushes.add(self._batch.close())
+        return self._flushes.next_step()
+
+    def flushed(self) -> None:
+        """All of the step is written, or will be before any other."""
+        self._flushes.step_synced()
+
+
+def geometries(content: JournalContent, info: JournalInfo) -> Iterator[Geometry]:
+    """The geometries that take `content`, the nearest to that of `info` first."""
+    return version_2_geometries(content, info.geometry, info.flush_alignment)
