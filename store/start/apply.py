@@ -6,7 +6,7 @@ and prepared, is committed or aborted in each journal that still has it open, an
 that is synced; one that was never prepared is aborted.
 
 A journal that is damaged is built anew from what can be read of it, and the damaged one kept in `quarantine`; or the
-store is refused (option on-damage). What becomes of a journal that the catalogue does not know, `leftovers` says.
+store is refused (option on-damage), before anything is done to it.
 
     plan = plan_start(environment.disk, directory, list(catalogue.queues()), mark)
     started = apply_start(environment, directory, catalogue, parameters, plan, log=log)
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import store.log_lines as log_lines
 from formats.broker_records.wiring import Queue
@@ -28,7 +28,6 @@ from store.builders.rebuild import rebuild
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
-from store.damage_kinds import DamageKind
 from store.environment import Environment
 from store.errors import StoreDamagedError
 from store.journal.recovery import Outcome
@@ -48,14 +47,12 @@ from store.parameters import OnDamage, StoreParameters
 from store.recovery.journal_content import described
 from store.recovery.journal_recovery import RecoveredJournal
 from store.recovery.prepared import PreparedTransaction
-from store.start.leftovers import LostQueue, find_leftovers
 from store.start.plan import (
     Need,
     PlannedJournal,
     PlannedQueue,
     StartPlan,
     plan_prepared_list,
-    plan_queue,
     read_if_any,
 )
 from store.start.started import StartedQueue, StartedStore
@@ -120,18 +117,18 @@ class _Start:
     def apply(self) -> StartedStore:
         """Do everything, in the order that a crash at any step allows."""
         plan = self._plan
+        if self._parameters.on_damage is OnDamage.REFUSE:
+            self._found_all(plan.all_damage)  # before anything is done: a store that is refused stays as it is
         if not plan.was_clean:
             self._sync_moves()
-        for damage in plan.damage:
-            self._found(damage)
+        self._found_all(plan.damage)
         prepared_list, transactions = self._take_up_prepared_list(plan.prepared_list)
         outcomes = {transaction.xid: transaction.outcome for transaction in transactions}
         queues = [self._take_up_queue(queue, outcomes) for queue in plan.queues]
-        for lost in self._clear_leftovers():  # last: a store that is refused stays as it is
-            self._catalogue.create_queue(lost.entry)
-            made = plan_queue(self._disk, self._directory, lost.entry, self._closing, lost.renamed)
-            self._opened.callback(made.journal.close)
-            queues.append(self._take_up_queue(made, outcomes))
+        self._clear_leftovers()
+        for queue in plan.lost:
+            self._catalogue.create_queue(queue.entry)
+            queues.append(self._take_up_queue(queue, outcomes))
         return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid)
 
     def _sync_moves(self) -> None:
@@ -149,7 +146,7 @@ class _Start:
             self._finish_prepared_list()
             planned = plan_prepared_list(self._disk, self._directory, self._closing)
         if planned.found is None:
-            self._found(Damage(path, None, None, DamageKind.PREPARED_LIST_MISSING))
+            self._found_all(planned.damage)
             self._make_journal(path, self._tpl_info(self._parameters.tpl_geometry, None))
             walked = self._walked_anew(path, TPL_NAME)
         elif planned.need is Need.REBUILD:
@@ -205,9 +202,8 @@ class _Start:
         if planned.journal.need is Need.REPLACE:
             entry = self._replace_withdrawn(entry, record)
         else:
-            path = planned.journal.path
-            self._found(Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name))
-            self._make_journal(path, self._queue_info(entry, record.name, self._parameters.geometry))
+            self._found_all(planned.journal.damage)
+            self._make_journal(planned.journal.path, self._queue_info(entry, record.name, self._parameters.geometry))
         return entry, self._walked_anew(self._directory.journal(entry.journal_id), record.name)
 
     def _moved(self, entry: QueueEntry) -> QueueEntry:
@@ -248,19 +244,12 @@ class _Start:
         self._directory.set_aside(walked.journal.path, "quarantine")
         return moved, self._walked_anew(path, record.name)
 
-    def _clear_leftovers(self) -> list[LostQueue]:
-        """Journals that the catalogue does not know. Returns the queues that are to be made again.
-
-        A store that is refused for one stays as it is.
-        """
-        parent, disk = self._directory.part("jrnl"), self._disk
+    def _clear_leftovers(self) -> None:
+        """Journals that the catalogue does not know."""
+        parent, disk, found = self._directory.part("jrnl"), self._disk, self._plan.leftovers
         self._have_directory(parent)
-        found = find_leftovers(disk, parent, list(self._catalogue.queues()), self._walk)
-        for lost in found.lost:
-            self._found(lost.damage)
-        for aside in found.aside:
-            if aside.damage.costs:
-                self._found(aside.damage)
+        self._highest_rid = max(self._highest_rid, found.highest_rid)
+        self._found_all(found.damage)
         for path in found.kept:
             unmark_deleted(disk, path)
         for path in found.removed:
@@ -272,14 +261,8 @@ class _Start:
             target = self._directory.set_aside(path, aside.parent)
             text = f"{path}: {what}; it is kept in {target}: see qstore-check {self._directory.path}"
             self._log(LogLine(Level.WARNING if aside.damage.costs else Level.NOTICE, printable(text)))
-        return found.lost
 
     # ---- one journal ----
-
-    def _walk(self, path: str, name: str) -> RecoveredJournal | None:
-        """Read a journal; None if there is none."""
-        found = read_if_any(self._disk, path, name, self._closing)
-        return None if found is None else self._read(found)
 
     def _read(self, found: RecoveredJournal) -> RecoveredJournal:
         """Note the record ids of a journal that was read."""
@@ -288,10 +271,10 @@ class _Start:
 
     def _walked_anew(self, path: str, name: str) -> RecoveredJournal:
         """Read a journal that was made here, and is sound."""
-        walked = self._walk(path, name)
+        walked = read_if_any(self._disk, path, name, self._closing)
         assert walked is not None
         self._opened.callback(walked.journal.close)
-        return walked
+        return self._read(walked)
 
     def _taken_up(self, walked: RecoveredJournal, page: int, bound: int) -> QueueJournal:
         reader = walked.journal
@@ -338,8 +321,7 @@ class _Start:
 
     def _rebuild(self, path: str, walked: RecoveredJournal, info: JournalInfo) -> None:
         """Build what can be read of a damaged journal anew. What an earlier start left of that is removed."""
-        for damage in walked.damage:
-            self._found(damage)
+        self._found_all(walked.damage)
         if self._disk.is_directory(path):
             remove_journal(self._disk, path)
         built = rebuild(self._environment, path, info, walked.journal, walked.recovery, seal=True)
@@ -374,14 +356,15 @@ class _Start:
 
     # ---- what is told ----
 
-    def _found(self, damage: Damage) -> None:
+    def _found_all(self, damages: Iterable[Damage]) -> None:
         """Note damage, or refuse the store because of it."""
-        where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
-        text = f"{where}: {damage.what}: {damage.consequence}"
-        if self._parameters.on_damage is OnDamage.REFUSE:
-            raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse: see qstore-check")
-        self._damage.append(damage)
-        self._log(LogLine(Level.CRITICAL, text))
+        for damage in damages:
+            where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
+            text = f"{where}: {damage.what}: {damage.consequence}"
+            if self._parameters.on_damage is OnDamage.REFUSE:
+                raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse: see qstore-check")
+            self._damage.append(damage)
+            self._log(LogLine(Level.CRITICAL, text))
 
     def _log_mst(self, line: LogLine) -> None:
         if self._parameters.mst_log:

@@ -21,7 +21,7 @@ name by now, it is called `lost.found.<id>`, after the journal's directory.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -78,16 +78,29 @@ class Leftovers:
         removed: what nobody misses.
         aside: what is kept aside.
         lost: queues that are made again.
+        highest_rid: the highest record id in any of these journals.
     """
 
     kept: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     aside: list[Aside] = field(default_factory=list)
     lost: list[LostQueue] = field(default_factory=list)
+    highest_rid: int = 0
+
+    @property
+    def damage(self) -> Iterator[Damage]:
+        """What of all this is damage."""
+        yield from (each.damage for each in self.lost)
+        yield from (each.damage for each in self.aside if each.damage.costs)
 
 
 def find_leftovers(
-    disk: Disk, parent: str, queues: Collection[QueueEntry], walk: Callable[[str, str], RecoveredJournal | None]
+    disk: Disk,
+    parent: str,
+    queues: Collection[QueueEntry],
+    replaced: Collection[int],
+    settled: Collection[str],
+    walk: Callable[[str, str], RecoveredJournal | None],
 ) -> Leftovers:
     """Look at every journal in the directory `parent` that `queues` do not have. Nothing is changed.
 
@@ -95,22 +108,30 @@ def find_leftovers(
         disk: where they are.
         parent: the directory of all journals.
         queues: the catalogue's.
+        replaced: the numbers of those that get another journal, of the next incarnation: what an earlier one of theirs
+            holds is replaced by that, and one of the next incarnation is what a killed start had built of it.
+        settled: names of directories of which the queues' own plan disposes.
         walk: reads the journal in a directory, under a name; None where there is none.
 
     Raises:
         OSError: a directory cannot be read.
     """
-    return _Search(disk, queues, walk).all(parent)
+    return _Search(disk, queues, replaced, settled, walk).all(parent)
 
 
 class _Search:
     def __init__(
-        self, disk: Disk, queues: Collection[QueueEntry], walk: Callable[[str, str], RecoveredJournal | None]
+        self,
+        disk: Disk,
+        queues: Collection[QueueEntry],
+        replaced: Collection[int],
+        settled: Collection[str],
+        walk: Callable[[str, str], RecoveredJournal | None],
     ) -> None:
-        self._disk, self._walk = disk, walk
+        self._disk, self._settled, self._walk = disk, settled, walk
         self._journals = {str(entry.journal_id) for entry in queues}
         self._names = {entry.queue_id: decode_queue(entry.record).name for entry in queues}
-        self._incarnations = {entry.queue_id: entry.incarnation for entry in queues}
+        self._incarnations = {entry.queue_id: entry.incarnation for entry in queues if entry.queue_id not in replaced}
         self._taken = set(self._names.values())
         self._found = Leftovers()
 
@@ -118,7 +139,7 @@ class _Search:
         """Every directory in `parent`."""
         for name in self._disk.names(parent):
             path = posixpath.join(parent, name)
-            if self._disk.is_directory(path):
+            if name not in self._settled and self._disk.is_directory(path):
                 self._one(path, name)
         return self._found
 
@@ -140,6 +161,7 @@ class _Search:
             return
         walked.journal.close()
         recovery = walked.recovery
+        found.highest_rid = max(found.highest_rid, recovery.highest_rid)
         is_empty = not walked.damage and not len(recovery.messages) and not len(recovery.transactions)
         if is_flat and (walked.journal.is_remnant or is_empty):
             found.removed.append(path)
@@ -171,7 +193,7 @@ class _Search:
         queue_id, incarnation = _identity(walked.journal)
         messages, transactions = len(walked.recovery.messages), len(walked.recovery.transactions) or None
         if queue_id in self._names:
-            is_loss = incarnation == self._incarnations[queue_id]
+            is_loss = incarnation == self._incarnations.get(queue_id)
             effect = Effect.KEPT_IN_ORPHANS if is_loss else Effect.NOT_MISSED
             queue, kind = self._names[queue_id], DamageKind.JOURNAL_NOT_IN_USE
             damage = Damage(path, None, None, kind, effect, queue=queue, messages=messages, transactions=transactions)

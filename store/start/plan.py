@@ -10,14 +10,16 @@
     FINISH     only the prepared list's successor, which is   it gets its name, and what it needs is found out then
                whole
 
-Journals that the catalogue does not know are looked at when this plan was carried out, since which ones those are is
-told by the catalogue as that leaves it: `leftovers` is the plan for them.
+What becomes of journals that the catalogue does not know is planned in `leftovers`. All damage is known from the plan,
+so a store that is to be refused for it stays as it is. One thing is found out later: the prepared list's successor is
+read when it has its name, since the files of a journal that was read are opened again by their paths.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,6 +29,7 @@ from formats.catalogue import QueueEntry
 from formats.rhm.store_file import StoreFile
 from store.catalogue.store_directory import StoreDirectory
 from store.damage import Damage
+from store.damage_kinds import DamageKind
 from store.disk import Disk
 from store.errors import StoreDamagedError
 from store.journal.directory import NotAJournalError
@@ -34,7 +37,8 @@ from store.journal.write.storage import is_withdrawn
 from store.live.queue_journal import TPL_NAME
 from store.recovery.close_record import Closing, read_closing
 from store.recovery.journal_recovery import RecoveredJournal, recover_directory
-from store.unfinished import Unfinished, unfinished_list
+from store.start.leftovers import Leftovers, find_leftovers
+from store.unfinished import MAKING, Unfinished, unfinished_list
 
 
 class Need(Enum):
@@ -56,17 +60,26 @@ class PlannedJournal:
         name: the queue's, or "TplStore".
         need: what it needs.
         found: what was read, for those that are taken up or rebuilt, open for reading; else None.
+        missing: the damage that its loss is, for those that are made.
     """
 
     path: str
     name: str
     need: Need
     found: RecoveredJournal | None = None
+    missing: Damage | None = None
 
     def close(self) -> None:
         """Let its files go. Twice is allowed."""
         if self.found is not None:
             self.found.journal.close()
+
+    @property
+    def damage(self) -> Sequence[Damage]:
+        """What is wrong with it."""
+        if self.found is not None:
+            return self.found.damage
+        return () if self.missing is None else (self.missing,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,7 @@ class PlannedQueue:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """What a start is to do, but for the journals that the catalogue does not know.
+    """What a start is to do.
 
     Attributes:
         was_clean: whether the store had been closed cleanly.
@@ -94,6 +107,8 @@ class StartPlan:
         damage: what is wrong with the store besides its journals.
         prepared_list: the prepared list.
         queues: the queues, by number.
+        leftovers: the journals that the catalogue does not know.
+        lost: of these, the queues that are made again.
     """
 
     was_clean: bool
@@ -101,11 +116,24 @@ class StartPlan:
     damage: tuple[Damage, ...]
     prepared_list: PlannedJournal
     queues: tuple[PlannedQueue, ...]
+    leftovers: Leftovers
+    lost: tuple[PlannedQueue, ...]
+
+    @property
+    def all_damage(self) -> Iterator[Damage]:
+        """Everything that is damaged, in the order in which it is told."""
+        yield from self.damage
+        yield from self.prepared_list.damage
+        for queue in self.queues:
+            yield from queue.journal.damage
+        yield from self.leftovers.damage
+        for queue in self.lost:
+            yield from queue.journal.damage
 
     def close(self) -> None:
         """Let all files go. Twice is allowed."""
         self.prepared_list.close()
-        for queue in self.queues:
+        for queue in (*self.queues, *self.lost):
             queue.journal.close()
 
 
@@ -134,8 +162,33 @@ def plan_start(disk: Disk, directory: StoreDirectory, entries: Sequence[QueueEnt
         for entry in entries:
             queues.append(plan_queue(disk, directory, entry, closing))
             opened.callback(queues[-1].journal.close)
+        leftovers = _plan_leftovers(disk, directory, queues, closing)
+        lost = []
+        for each in leftovers.lost:
+            lost.append(plan_queue(disk, directory, each.entry, closing, each.renamed))
+            opened.callback(lost[-1].journal.close)
         opened.pop_all()
-    return StartPlan(mark.clean_close, closing, tuple(damage), prepared_list, tuple(queues))
+    return StartPlan(mark.clean_close, closing, tuple(damage), prepared_list, tuple(queues), leftovers, tuple(lost))
+
+
+def _plan_leftovers(
+    disk: Disk, directory: StoreDirectory, queues: Sequence[PlannedQueue], closing: Closing
+) -> Leftovers:
+    """What becomes of the journals that none of `queues` has. Raises OSError."""
+    parent = directory.part("jrnl")
+    if not disk.is_directory(parent):
+        return Leftovers()
+    needs = {queue.entry.queue_id: queue.journal.need for queue in queues}
+    replaced = {number for number, need in needs.items() if need in (Need.REBUILD, Need.REPLACE)}
+    settled = {posixpath.basename(each.journal.path) for each in queues if each.journal.need is not Need.TAKE_UP}
+    if Need.MAKE in needs.values() or Need.REPLACE in needs.values():
+        # One that a start began to make is made anew under the same number, which is not known before it is taken.
+        settled.update(name for name in disk.names(parent) if name.endswith(MAKING))
+
+    def walk(path: str, name: str) -> RecoveredJournal | None:
+        return read_if_any(disk, path, name, closing)
+
+    return find_leftovers(disk, parent, [queue.entry for queue in queues], replaced, settled, walk)
 
 
 def plan_prepared_list(disk: Disk, directory: StoreDirectory, closing: Closing) -> PlannedJournal:
@@ -143,7 +196,7 @@ def plan_prepared_list(disk: Disk, directory: StoreDirectory, closing: Closing) 
     path = directory.prepared_list
     if unfinished_list(disk, directory.root) is Unfinished.NEW_LIST:
         return PlannedJournal(path, TPL_NAME, Need.FINISH)
-    return _planned(disk, path, TPL_NAME, closing)
+    return _planned(disk, path, TPL_NAME, closing, Damage(path, None, None, DamageKind.PREPARED_LIST_MISSING))
 
 
 def plan_queue(
@@ -169,7 +222,8 @@ def plan_queue(
     path = directory.journal(entry.journal_id)
     if is_withdrawn(disk, path):
         return PlannedQueue(entry, record, PlannedJournal(path, record.name, Need.REPLACE))
-    journal = _planned(disk, path, record.name, closing, () if renamed is None else (renamed,))
+    missing = Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name)
+    journal = _planned(disk, path, record.name, closing, missing, () if renamed is None else (renamed,))
     return PlannedQueue(entry, record, journal)
 
 
@@ -183,9 +237,11 @@ def read_if_any(disk: Disk, path: str, name: str, closing: Closing) -> Recovered
         return None
 
 
-def _planned(disk: Disk, path: str, name: str, closing: Closing, besides: Sequence[Damage] = ()) -> PlannedJournal:
+def _planned(
+    disk: Disk, path: str, name: str, closing: Closing, missing: Damage, besides: Sequence[Damage] = ()
+) -> PlannedJournal:
     found = read_if_any(disk, path, name, closing)
     if found is None:
-        return PlannedJournal(path, name, Need.MAKE)
+        return PlannedJournal(path, name, Need.MAKE, missing=missing)
     found.damage.extend(besides)
     return PlannedJournal(path, name, Need.REBUILD if found.damage else Need.TAKE_UP, found)

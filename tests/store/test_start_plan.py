@@ -15,14 +15,15 @@ from store.damage import Damage
 from store.damage_kinds import DamageKind
 from store.errors import StoreDamagedError, StoreError
 from store.journal.directory import DELETED
+from store.parameters import OnDamage
 from store.start.plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
-from store.unfinished import NEW_LIST
-from tests.faults.simulated_disk import SimulatedDisk
+from store.unfinished import MAKING, NEW_LIST
+from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, names_in, simulated_environment, tiny_rid_blocks
 
-JOURNAL, LIST = f"{PATH}/rhm/jrnl/1", f"{PATH}/rhm/tpl"
+JOURNAL, OTHER, LIST = f"{PATH}/rhm/jrnl/1", f"{PATH}/rhm/jrnl/2", f"{PATH}/rhm/tpl"
 
 
 @pytest.fixture(autouse=True)
@@ -192,3 +193,68 @@ def test_a_start_that_fails_at_any_call_leaves_no_file_open(
             failed += 1
             assert disk.open_now == 0
     assert failed > 2
+
+
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_what_a_killed_rebuild_leaves_is_no_loss(*, power_loss: bool) -> None:
+    """The next start rebuilds the journal once more; it plans with the incarnations that it finds, not with its own."""
+    disk, visited = stocked(), 0
+    damage_journal(disk)
+    expected = Shop(disk.copy(0)).found
+
+    def visit(call: Call) -> None:
+        nonlocal visited
+        visited += 1
+        shop = Shop(call.killed(call.number, power_loss=power_loss))
+        assert shop.found == expected
+        assert [text for text in shop.critical() if "kept aside" in text] == []
+        assert names_in(shop.store, "orphans") == []
+
+    disk.watch = visit
+    Shop(disk)
+    assert visited > 20
+
+
+def test_leftovers_are_in_the_plan() -> None:
+    disk = stocked()
+    directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
+    entries, mark = entries_of(disk), directory.read_mark()
+    lost_path = directory.journal(entries[1].journal_id)
+    disk.make_directory(f"{PATH}/rhm/jrnl/strange")
+    disk.sync_directory(f"{PATH}/rhm/jrnl")
+    plan = plan_start(disk, directory, entries[:1], mark)
+    assert [(each.record.name, each.journal.path, each.journal.need) for each in plan.lost] == [
+        ("queue-1", lost_path, Need.TAKE_UP)
+    ]
+    assert plan.leftovers.removed == [f"{PATH}/rhm/jrnl/strange"]
+    assert plan.leftovers.highest_rid > 0
+    assert [each.kind for each in plan.all_damage] == [DamageKind.QUEUE_GONE, DamageKind.UNKNOWN_QUEUE]
+    plan.close()
+    assert disk.open_now == 0
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_store_that_is_refused_stays_as_it_is(*, is_lost: bool) -> None:
+    """Whatever a start would do before it comes to the damage: here, to give the first queue another journal."""
+    disk = stocked(is_clean=False)
+    withdraw_journal(disk)
+    if is_lost:
+        remove(disk, OTHER)
+    else:
+        disk.flip(f"{OTHER}/JournalData.0000.jdat", 512 + 512 * 3 + 60)
+    before = {name: disk.names(f"{PATH}/rhm/jrnl/{name}") for name in disk.names(f"{PATH}/rhm/jrnl")}
+    with pytest.raises(StoreDamagedError, match="on-damage is refuse"):
+        Shop(disk, on_damage=OnDamage.REFUSE)
+    assert {name: disk.names(f"{PATH}/rhm/jrnl/{name}") for name in disk.names(f"{PATH}/rhm/jrnl")} == before
+
+
+def test_the_beginning_of_a_journal_in_place_of_a_lost_one_is_no_leftover() -> None:
+    disk = stocked()
+    lose_journal(disk)
+    disk.make_directory(JOURNAL + MAKING)
+    disk.sync_directory(f"{PATH}/rhm/jrnl")
+    plan = plan_of(disk)
+    assert plan.leftovers.removed == plan.leftovers.aside == []
+    plan.close()
+    assert Shop(disk).found["queue-0"] == []
+    assert not disk.is_directory(JOURNAL + MAKING)
