@@ -68,6 +68,11 @@ class Damage:
         return self.kind.words(**dict(self.details))
 
     @property
+    def where(self) -> str:
+        """The file, and the offset in it if there is one, for people."""
+        return self.file if self.offset is None else f"{self.file} at 0x{self.offset:x}"
+
+    @property
     def consequence(self) -> str:
         """What reading makes of it, for people."""
         return self.effect.words(**dict(self.details))

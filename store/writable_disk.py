@@ -119,6 +119,13 @@ def _make_private(path: str, flags: int) -> int:
     return descriptor
 
 
+def write_new(disk: WritableDisk, path: str, content: bytes) -> None:
+    """Make a file with `content`, all of it synced but its name. Raises OSError."""
+    with contextlib.closing(disk.create(path, len(content))) as file:
+        file.write(0, content)
+        file.sync()
+
+
 class OsLock:
     """A `DiskLock` of the operating system."""
 

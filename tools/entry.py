@@ -119,6 +119,16 @@ def run(program: str, command: click.Command) -> NoReturn:
 
 
 @contextmanager
+def private_files() -> Iterator[None]:
+    """What is made meanwhile is nobody else's: RocksDB goes by the umask."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
 def signals_wait() -> Iterator[None]:
     """The signals that end a command are handled when the block is over: for processes that are being started in it.
 

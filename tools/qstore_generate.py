@@ -5,11 +5,9 @@ Exit codes: 0 the fleet is made, 2 the command line cannot be used, or the fleet
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,7 +18,7 @@ from store.key_value import CatalogueError
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines
 from tools.console.progress import writing_progress
-from tools.entry import PathName, distribution_version, fail, failing, run
+from tools.entry import PathName, distribution_version, fail, failing, private_files, run
 from tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat
 from tools.generate.make import Fields
 from tools.generate.report import show_made, show_planned
@@ -148,7 +146,10 @@ def command(
             _show(planned, None, as_json=as_json, began=began)
             return
         check_place(directory, planned)
-        with _private(), writing_progress("writing stores", sum(each["journal_bytes"] for each in planned)) as written:
+        with (
+            private_files(),
+            writing_progress("writing stores", sum(each["journal_bytes"] for each in planned)) as written,
+        ):
             made = list(make_fleet(spec, directory, jobs, written))
     except (PlanError, StoreError, CatalogueError, MakerKilledError) as error:
         fail(_PROGRAM, str(error) + _left(directory))
@@ -169,16 +170,6 @@ def _left(directory: str) -> str:
     if MANIFEST in names or not any(name.startswith("STORE-") for name in names):
         return ""
     return f"; {directory} has no {MANIFEST}, so it is not a whole fleet: remove it, or name another directory"
-
-
-@contextmanager
-def _private() -> Iterator[None]:
-    """What is made meanwhile is nobody else's: RocksDB goes by the umask."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def _show(stores: list[Fields], directory: str | None, *, as_json: bool, began: float) -> None:

@@ -11,8 +11,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,7 @@ from store.writable_disk import OsWritableDisk
 from tools.check.report import plain_console
 from tools.console.json_lines import JsonLines
 from tools.console.progress import CountingDisk, reading_progress
-from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, run
+from tools.entry import EXIT_DAMAGE, PathName, distribution_version, fail, failing, private_files, run
 from tools.recover.objects import objects
 from tools.recover.report import show_recovery
 
@@ -114,7 +114,7 @@ def command(
     decisions = _decisions(resolutions, resolve_all)
     policy = OrphanPolicy(orphans)
     try:
-        with _private(), reading_progress(OsWritableDisk()) as disk:
+        with private_files(), reading_progress(OsWritableDisk()) as disk:
             check_destination(disk, source, destination)
             _check_not_in_use(source)
             with closing(_open(disk, source)) as store:
@@ -136,16 +136,6 @@ def command(
         fail(_PROGRAM, f"{error.filename or source}: {error.strerror or error}{advice(error)}")
     _show(recovery, None if dry_run else destination, time.monotonic() - began, as_json=as_json, quiet=quiet)
     context.exit(0 if recovery.is_complete else EXIT_DAMAGE)
-
-
-@contextmanager
-def _private() -> Iterator[None]:
-    """What is made meanwhile is nobody else's: RocksDB goes by the umask."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def _check_not_in_use(source: str) -> None:

@@ -47,31 +47,6 @@ from store.recovery.journal_content import JournalContent, content_at_most
 from store.recovery.prepared import DISTRIBUTED
 
 
-class PrepareRecords:
-    """The prepare records that a new store's prepared list is to hold, whatever its format.
-
-    Args:
-        xids: the transactions that are in doubt.
-        rids: gives record ids.
-    """
-
-    def __init__(self, xids: Sequence[bytes], rids: NewRecordIds) -> None:
-        self._xids, self._rids = xids, rids
-
-    def content(self) -> JournalContent:
-        """How much there is."""
-        content = JournalContent()
-        for xid in self._xids:
-            content.transaction(len(xid))
-            content.message(len(DISTRIBUTED), len(xid))
-        return content
-
-    def into(self, build: JournalBuild) -> None:
-        """Write them."""
-        for xid in self._xids:
-            build.message(self._rids.take(), (DISTRIBUTED,), xid)
-
-
 class JournalSource(NamedTuple):
     """A journal and what recovery keeps of it, resolved."""
 
@@ -121,6 +96,76 @@ class BuildWatcher(Protocol):
         """A queue was built."""
 
 
+def build_prepared_list(
+    environment: Environment, directory: str, info: JournalInfo, xids: Sequence[bytes], rids: NewRecordIds
+) -> None:
+    """Build a prepared list, of either format, with a prepare record for each transaction that is in doubt.
+
+    Args:
+        environment: disk, clock and random numbers.
+        directory: the list's, which is made.
+        info: what the list is to be.
+        xids: the transactions.
+        rids: gives record ids.
+
+    Raises:
+        StoreError, OSError: as `build_journal`.
+    """
+    content = JournalContent()
+    for xid in xids:
+        content.transaction(len(xid))
+        content.message(len(DISTRIBUTED), len(xid))
+
+    def fill(build: JournalBuild) -> None:
+        for xid in xids:
+            build.message(rids.take(), (DISTRIBUTED,), xid)
+
+    build_journal(environment, directory, info, content, fill)
+
+
+def build_queue(
+    environment: Environment,
+    directory: str,
+    info: JournalInfo,
+    queue: QueueToBuild,
+    watcher: BuildWatcher,
+    fits: Callable[[JournalContent], bool],
+    *,
+    message_rids: NewRecordIds | None,
+    removal_rids: NewRecordIds,
+    beside: bool = False,
+) -> BuiltQueue:
+    """Build a queue's journal, of either format, with its messages.
+
+    Args:
+        environment: disk, clock and random numbers.
+        directory: the journal's, which is made.
+        info: what the journal is to be.
+        queue: the queue.
+        watcher: is told of messages that cannot be copied.
+        fits: whether the journal takes so much.
+        message_rids: gives messages their record ids; None: they keep theirs.
+        removal_rids: gives removals theirs.
+        beside: whether another thread writes; the disk must allow that.
+
+    Raises:
+        StoreError, OSError: as `build_journal`.
+    """
+    source, content = queue.source, queue.content
+    if source is None:
+        made = build_journal(environment, directory, info, JournalContent(), lambda _: None)
+        return BuiltQueue(0, 0, made.geometry)
+    if content is None or not fits(content):
+        content = content_at_most(*source, fits)
+
+    def left_out(damage: Damage, place: int, end: int) -> None:
+        watcher.left_out(queue, damage, place, end)
+
+    copy = JournalCopy(*source, left_out, message_rids=message_rids, removal_rids=removal_rids)
+    made = build_journal(environment, directory, info, content, copy.into, beside=beside)
+    return BuiltQueue(copy.messages, copy.in_doubt, made.geometry)
+
+
 class StoreBuild:
     """One store that is built, in `new`; its directory, `jrnl` and an empty prepared list are there.
 
@@ -152,7 +197,6 @@ class StoreBuild:
         """A prepare record for each transaction that is in doubt. Raises StoreError, OSError."""
         if not xids:
             return
-        records = PrepareRecords(xids, self._rids)
         parameters = self._parameters
         info = journal_info(
             self._environment,
@@ -162,7 +206,7 @@ class StoreBuild:
             base_name=TPL_BASE_NAME,
         )
         remove_journal(self._environment.disk, self._new.prepared_list)
-        self._journal(self._new.prepared_list, info, records.content(), records.into)
+        build_prepared_list(self._environment, self._new.prepared_list, info, xids, self._rids)
 
     def queue(self, queue: QueueToBuild) -> None:
         """A queue with its messages. Raises StoreError, CatalogueError, OSError."""
@@ -176,22 +220,17 @@ class StoreBuild:
             incarnation=1,
             record=record,
         )
-        path = self._new.journal(queue.number)
-        if queue.source is None:
-            made = self._journal(path, info, JournalContent(), lambda _: None)
-            result = BuiltQueue(0, 0, made.geometry)
-        else:
-
-            def left_out(damage: Damage, place: int, end: int) -> None:
-                self._watcher.left_out(queue, damage, place, end)
-
-            copy = JournalCopy(*queue.source, left_out, message_rids=self._rids, removal_rids=self._rids)
-            content = queue.content
-            if content is None:
-                alignment = self._parameters.flush_alignment
-                content = content_at_most(*queue.source, lambda most: most.fits(queue.geometry, alignment))
-            made = self._journal(path, info, content, copy.into)
-            result = BuiltQueue(copy.messages, copy.in_doubt, made.geometry)
+        result = build_queue(
+            self._environment,
+            self._new.journal(queue.number),
+            info,
+            queue,
+            self._watcher,
+            lambda most: most.fits(queue.geometry, self._parameters.flush_alignment),
+            message_rids=self._rids,
+            removal_rids=self._rids,
+            beside=self._beside,
+        )
         self._catalogue.create_queue(QueueEntry(queue.number, queue.number, 1, record))
         self._watcher.built(queue, result)
 
@@ -208,8 +247,3 @@ class StoreBuild:
     def general(self, number: int, general: Link | Bridge | GeneralObject) -> None:
         """A link, a bridge or another object. Raises CatalogueError."""
         self._catalogue.create_general(GeneralEntry(number, encode_general(general)))
-
-    def _journal(
-        self, path: str, info: JournalInfo, content: JournalContent, fill: Callable[[JournalBuild], None]
-    ) -> JournalInfo:
-        return build_journal(self._environment, path, info, content, fill, beside=self._beside)

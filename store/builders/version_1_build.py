@@ -21,19 +21,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from formats.broker_records.wiring import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from formats.rhm.geometry import Geometry
 from formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from formats.wording import printable
-from store.builders.journal_build import build_journal
-from store.builders.journal_copy import JournalCopy, LeftOut
-from store.builders.store_build import BuildWatcher, BuiltQueue, JournalSource, PrepareRecords, QueueToBuild
+from store.builders.store_build import BuildWatcher, JournalSource, QueueToBuild, build_prepared_list, build_queue
 from store.builders.version_1_catalogue import encode_databases, write_databases
 from store.builders.version_1_journal import JournalPlaces, version_1_info, why_misread
 from store.builders.version_1_packing import fits, legal_geometry
 from store.environment import Environment
 from store.live.queue_journal import TPL_NAME
 from store.parameters import StoreParameters
-from store.recovery.journal_content import JournalContent, content_at_most
 
 _PAST: Final = 1 << 63  # from here on a record id counts as older than 1
 
@@ -47,19 +43,6 @@ def highest_kept_rid(sources: Iterable[JournalSource]) -> int | None:
                 return None
             highest = max(highest, rid)
     return highest
-
-
-def _content(source: JournalSource, known: JournalContent | None, geometry: Geometry) -> JournalContent:
-    """How much is to be copied, at most.
-
-    Args:
-        source: the journal.
-        known: how much there is in it at most, if that was counted.
-        geometry: what it should fit into.
-    """
-    if known is not None and fits(known, geometry):
-        return known
-    return content_at_most(*source, lambda most: fits(most, geometry))
 
 
 class _RecordIds:
@@ -123,7 +106,6 @@ class Version1Build:
         """A prepare record for each transaction that is in doubt. Raises StoreError, OSError."""
         if not xids:
             return
-        records = PrepareRecords(xids, self._rids)
         parameters = self._parameters
         info = version_1_info(
             self._environment,
@@ -134,7 +116,7 @@ class Version1Build:
             parameters.tpl_page_bytes,
             parameters.tpl_wcache_num_pages,
         )
-        build_journal(self._environment, posixpath.join(self._root, "tpl"), info, records.content(), records.into)
+        build_prepared_list(self._environment, posixpath.join(self._root, "tpl"), info, xids, self._rids)
 
     def queue(self, queue: QueueToBuild) -> None:
         """A queue with its messages.
@@ -148,15 +130,16 @@ class Version1Build:
         directory = posixpath.join(self._root, "jrnl", place)
         info = self._info(queue, posixpath.join(self._final_root, "jrnl", place))
         self._make_parents(directory)
-        if queue.source is None:
-            made = build_journal(self._environment, directory, info, JournalContent(), lambda _: None)
-            result = BuiltQueue(0, 0, made.geometry)
-        else:
-            content = _content(queue.source, queue.content, legal_geometry(queue.geometry))
-            message_rids = None if self._keep_rids else self._rids
-            copy = JournalCopy(*queue.source, self._left_out(queue), message_rids=message_rids, removal_rids=self._rids)
-            made = build_journal(self._environment, directory, info, content, copy.into)
-            result = BuiltQueue(copy.messages, copy.in_doubt, made.geometry)
+        result = build_queue(
+            self._environment,
+            directory,
+            info,
+            queue,
+            self._watcher,
+            lambda most: fits(most, legal_geometry(queue.geometry)),
+            message_rids=None if self._keep_rids else self._rids,
+            removal_rids=self._rids,
+        )
         self._queues[queue.number] = queue.record
         self._watcher.built(queue, result)
 
@@ -174,9 +157,6 @@ class Version1Build:
             parameters.page_bytes,
             parameters.wcache_num_pages,
         )
-
-    def _left_out(self, queue: QueueToBuild) -> LeftOut:
-        return lambda damage, place, end: self._watcher.left_out(queue, damage, place, end)
 
     def _make_parents(self, directory: str) -> None:
         """Make the directories above a journal's that are not there yet."""

@@ -31,7 +31,7 @@ from formats.broker_records.wiring import (
     encode_general,
     encode_queue,
 )
-from store.writable_disk import WritableDisk
+from store.writable_disk import WritableDisk, write_new
 
 _KEY: Final = struct.Struct("<Q")
 
@@ -75,10 +75,5 @@ def write_databases(disk: WritableDisk, directory: str, files: Mapping[str, byte
     """Make `directory` with the database files in it, all of it synced but its own name. Raises OSError."""
     disk.make_directory(directory)
     for name, content in files.items():
-        file = disk.create(posixpath.join(directory, name), len(content))
-        try:
-            file.write(0, content)
-            file.sync()
-        finally:
-            file.close()
+        write_new(disk, posixpath.join(directory, name), content)
     disk.sync_directory(directory)

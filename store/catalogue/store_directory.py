@@ -32,7 +32,7 @@ import store.log_lines as log_lines
 import store.outage as outage
 from formats.rhm import store_file
 from formats.rhm.geometry import Geometry
-from formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from formats.rhm.jinf import TPL_BASE_NAME
 from formats.topology import encode_snapshot
 from store.catalogue.catalogue import Catalogue
 from store.catalogue.topology import NAME as TOPOLOGY
@@ -43,8 +43,9 @@ from store.errors import StoreError, StoreLockedError, advice
 from store.journal.write.storage import create_journal
 from store.key_value import CatalogueError, KeyValue
 from store.live.queue_journal import TPL_NAME
+from store.live.taking_up import journal_info
 from store.unfinished import CONVERTED, DISCARDED, LIST, NEW, ROOT, STORE, Unfinished, unfinished_stores
-from store.writable_disk import DiskLock, WritableDisk
+from store.writable_disk import DiskLock, WritableDisk, write_new
 
 LOCK: Final = "rhm.lock"
 _LEAST_ROOM: Final = 1 << 16  # bytes for records behind the snapshot in a new topology file; at least as much again
@@ -223,17 +224,7 @@ class StoreDirectory:
         try:
             disk.make_directory(new.root)
             disk.make_directory(posixpath.join(new.root, "jrnl"))
-            seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
-            info = JournalInfo(
-                2,
-                TPL_NAME,
-                TPL_BASE_NAME,
-                tpl_geometry,
-                seconds=seconds,
-                nanoseconds=nanoseconds,
-                flush_alignment=alignment,
-                creation_headers=True,
-            )
+            info = journal_info(self._environment, TPL_NAME, tpl_geometry, alignment, base_name=TPL_BASE_NAME)
             create_journal(disk, new.prepared_list, info)
         except OSError as error:
             raise self._cannot_make(error) from error
@@ -323,9 +314,7 @@ class StoreDirectory:
         if self._disk.is_file(new):
             self._disk.remove(new)
         try:
-            with contextlib.closing(self._disk.create(new, len(content))) as file:
-                file.write(0, content)
-                file.sync()
+            write_new(self._disk, new, content)
             self._disk.rename(new, posixpath.join(self.root, name))
         except OSError:
             with contextlib.suppress(OSError):  # what cannot be removed now is when this file is next replaced

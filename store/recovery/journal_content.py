@@ -162,10 +162,15 @@ def nearest_geometries(geometry: Geometry, most_pages: int, fits: Callable[[Geom
         candidate = replace(geometry, files=files)
         if fits(candidate):
             yield candidate
+    yield from larger_files(replace(geometry, files=MAX_FILES), most_pages, fits)
+
+
+def larger_files(geometry: Geometry, most_pages: int, fits: Callable[[Geometry], bool]) -> Iterator[Geometry]:
+    """The geometries that `fits` takes with as many files as `geometry` has, but larger ones, the smallest first."""
     sizes = range(geometry.data_size // PAGE_SIZE + 1, most_pages + 1)
-    first = bisect_left(sizes, True, key=lambda pages: fits(Geometry.from_pages(MAX_FILES, pages)))
+    first = bisect_left(sizes, True, key=lambda pages: fits(Geometry.from_pages(geometry.files, pages)))
     for pages in sizes[first:]:
-        yield Geometry.from_pages(MAX_FILES, pages)
+        yield Geometry.from_pages(geometry.files, pages)
 
 
 def version_2_geometries(content: JournalContent, geometry: Geometry, alignment: int) -> Iterator[Geometry]:
@@ -188,14 +193,12 @@ def described(geometry: Geometry) -> str:
 
 def too_much(name: str, content: JournalContent, version: int = 2) -> StoreError:
     """The error where even the largest journal of a version does not take what the queue called `name` holds."""
+    if version == 1:
+        largest = f"journal of version 1, {described(Geometry.from_pages(MAX_FILES, MAX_VERSION_1_PAGES))}"
+    else:
+        largest = f"journal, {described(Geometry.from_pages(MAX_FILES, MAX_PAGES))}"
+        largest += ": have some consumed by the broker that wrote them"
     return StoreError(
         f'queue "{printable(name)}": {plural(content.messages, "message")} of '
-        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest {_LARGEST[version]}"
+        f"{content.blocks * BLOCK_SIZE:,} bytes do not fit into the largest {largest}"
     )
-
-
-_LARGEST: Final = {
-    1: f"journal of version 1, {described(Geometry.from_pages(MAX_FILES, MAX_VERSION_1_PAGES))}",
-    2: f"journal, {described(Geometry.from_pages(MAX_FILES, MAX_PAGES))}: have some consumed by the broker that wrote "
-    "them",
-}

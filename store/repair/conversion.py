@@ -327,8 +327,7 @@ class _Conversion:
 
     def _found(self, damage: Damage) -> None:
         """Note damage, or refuse the store because of it."""
-        where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
-        text = printable(f"{where}: {damage.what}: {damage.consequence}")
+        text = printable(f"{damage.where}: {damage.what}: {damage.consequence}")
         if self._parameters.on_damage is OnDamage.REFUSE:
             raise StoreDamagedError(
                 f"{text}; the store of version 1 is not converted, since on-damage is refuse: "

@@ -7,21 +7,20 @@ transactions enqueue and dequeue, since whether they were prepared is told elsew
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from formats.catalogue import QueueEntry
-from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, Geometry
+from formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, Geometry
 from formats.rhm.jinf import JournalInfo
 from formats.wording import printable
-from store.damage import Damage
 from store.disk import Disk
 from store.errors import StoreDamagedError
 from store.inspect.sizing import MAX_PAGES
 from store.journal.directory import NotAJournalError
 from store.recovery.close_record import Closing
-from store.recovery.journal_content import JournalContent, content_of, fitting_geometry
+from store.recovery.journal_content import JournalContent, content_of, fitting_geometry, larger_files
 from store.recovery.journal_recovery import RecoveredJournal, recover_directory
 
 #: Says what geometry a journal is to have: called with its name and what it has; None to leave it as it is.
@@ -111,13 +110,8 @@ def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> Recovere
         raise _refused(path, f"there is no journal: {error}") from None
     if found.damage:
         found.journal.close()
-        raise _damaged(found.damage[0])
+        raise _refused(found.damage[0].where, found.damage[0].what)
     return found
-
-
-def _damaged(damage: Damage) -> StoreDamagedError:
-    where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
-    return _refused(where, damage.what)
 
 
 def _refused(where: str, what: str) -> StoreDamagedError:
@@ -133,15 +127,12 @@ def larger_geometries(content: JournalContent, geometry: Geometry, alignment: in
     Returns:
         At most one of either kind; one that is more of both where neither does; none where the largest is too small.
     """
-    found = []
-    for files in range(geometry.files + 1, MAX_FILES + 1):
-        if content.fits(Geometry(files, geometry.data_size), alignment):
-            found.append(Geometry(files, geometry.data_size))
-            break
-    sizes = range(geometry.data_size // PAGE_SIZE + 1, MAX_PAGES + 1)
-    at = bisect_left(sizes, True, key=lambda pages: content.fits(Geometry.from_pages(geometry.files, pages), alignment))
-    if at < len(sizes):
-        found.append(Geometry.from_pages(geometry.files, sizes[at]))
+
+    def fits(candidate: Geometry) -> bool:
+        return content.fits(candidate, alignment)
+
+    more = (Geometry(files, geometry.data_size) for files in range(geometry.files + 1, MAX_FILES + 1))
+    found = [*islice(filter(fits, more), 1), *islice(larger_files(geometry, MAX_PAGES, fits), 1)]
     if not found:
         largest = fitting_geometry(content, geometry, alignment)
         return () if largest is None else (largest,)

@@ -15,7 +15,7 @@ file is here, and otherwise the new ones on (`settle`); so does a run that the d
 from __future__ import annotations
 
 import posixpath
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from store.catalogue.store_directory import remove_tree
 from store.disk import read_whole
 from store.errors import StoreError
 from store.journal.directory import DATA_SUFFIX, INFO_SUFFIX, RESIZING, data_path
-from store.writable_disk import WritableDisk
+from store.writable_disk import WritableDisk, write_new
 
 
 class Target(NamedTuple):
@@ -218,7 +218,7 @@ def _set_aside(disk: WritableDisk, old: JournalInfo, target: Target) -> None:
         for number in range(old.geometry.files):
             disk.rename(data_path(directory, target.old_base, number), data_path(target.kept, target.kept_base, number))
         info = replace(old, directory=target.kept, base_name=target.kept_base)
-        _write(disk, posixpath.join(target.kept, target.kept_base + INFO_SUFFIX), encode_jinf(info))
+        write_new(disk, posixpath.join(target.kept, target.kept_base + INFO_SUFFIX), encode_jinf(info))
         disk.sync_directory(target.kept)
         disk.remove(old_info)
         disk.sync_directory(directory)
@@ -251,9 +251,3 @@ def _empty_directory(disk: WritableDisk, parent: str, path: str) -> None:
         if disk.link_target(below) is not None or not disk.is_directory(below):
             disk.remove(below)
     disk.sync_directory(path)
-
-
-def _write(disk: WritableDisk, path: str, content: bytes) -> None:
-    with closing(disk.create(path, len(content))) as file:
-        file.write(0, content)
-        file.sync()

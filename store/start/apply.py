@@ -359,8 +359,7 @@ class _Start:
     def _found_all(self, damages: Iterable[Damage]) -> None:
         """Note damage, or refuse the store because of it."""
         for damage in damages:
-            where = damage.file if damage.offset is None else f"{damage.file} at 0x{damage.offset:x}"
-            text = f"{where}: {damage.what}: {damage.consequence}"
+            text = f"{damage.where}: {damage.what}: {damage.consequence}"
             if self._parameters.on_damage is OnDamage.REFUSE:
                 raise StoreDamagedError(f"{text}; the store is not opened, since on-damage is refuse: see qstore-check")
             self._damage.append(damage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -17,7 +18,8 @@ from store.builders.journal_build import (
     JournalTooSmallError,
     build_journal,
 )
-from store.environment import Environment
+from store.disk import OsDisk
+from store.environment import Environment, tool_environment
 from store.errors import StoreError
 from store.journal.directory import open_journal
 from store.journal.recovery import JournalRecovery
@@ -191,3 +193,24 @@ def test_too_small_says_for_what() -> None:
 )
 def test_a_geometry_for_people(geometry: Geometry, text: str) -> None:
     assert described(geometry) == text
+
+
+def test_flushes_of_version_1_end_with_a_sector_where_records_do(tmp_path: Path) -> None:
+    """So no fillers come between them."""
+    count, blocks, path = 25_000, 3, str(tmp_path / "q")
+    info = JournalInfo(1, "q", "JournalData", Geometry.from_pages(4, 100))
+    content = filled([blocks * BLOCK_SIZE - 60] * count, [], 0)
+    data = bytes(blocks * BLOCK_SIZE - 60)
+
+    def fill(build: JournalBuild) -> None:
+        for rid in range(1, count + 1):
+            build.enqueue(rid, data, 0)
+
+    build_journal(tool_environment(), path, info, content, fill)
+    journal, recovery = open_journal(OsDisk(), path), JournalRecovery()
+    end = journal.walk(recovery)
+    journal.close()
+    assert len(recovery.messages) == count
+    assert count * blocks * BLOCK_SIZE > 2 * FLUSH_BYTES
+    assert end is not None
+    assert end.place == count * blocks * BLOCK_SIZE

@@ -15,7 +15,7 @@ from formats.rhm.jinf import JournalInfo, encode_jinf
 from store.disk import Disk
 from store.journal.directory import DELETED, INFO_SUFFIX, data_path
 from store.journal.write.step import Step
-from store.writable_disk import WritableDisk, WritableFile
+from store.writable_disk import WritableDisk, WritableFile, write_new
 
 _OPEN_FILES = 2
 
@@ -39,20 +39,12 @@ def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> Non
 
 def _fill(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
     for number in range(info.geometry.files):
-        file = disk.create(data_path(directory, info.base_name, number), info.geometry.file_size)
-        try:
+        path = data_path(directory, info.base_name, number)
+        with contextlib.closing(disk.create(path, info.geometry.file_size)) as file:
             if info.creation_headers:
                 write_creation_header(file, info, number)
             file.sync()
-        finally:
-            file.close()
-    content = encode_jinf(info)
-    file = disk.create(posixpath.join(directory, f"{info.base_name}.jinf"), len(content))
-    try:
-        file.write(0, content)
-        file.sync()
-    finally:
-        file.close()
+    write_new(disk, posixpath.join(directory, info.base_name + INFO_SUFFIX), encode_jinf(info))
     disk.sync_directory(directory)
 
 
