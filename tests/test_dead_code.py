@@ -25,6 +25,8 @@ TABLES: Final = ("formats/amqp_0_10/codes.py", "formats/amqp_0_10/structs.py", "
 
 AHEAD: Final = {
     "store/live/figures.py": "the store's classes of the management schema",
+    "broker/management/statistics.py": "the statistics of the management schema's other classes",
+    "Watermark.begin_interval": "management begins an interval with each report",
     "Transactions.commit_prepared": "the transaction manager's decision: what recovery leaves in doubt",
     "Transactions.abort_prepared": "as commit_prepared",
     "StoreTransactions.commit_prepared": "as above, seen from the broker",
@@ -32,7 +34,7 @@ AHEAD: Final = {
     "StoreOf.failed_error": "told in the interface, so that a caller can catch it",
     "Snapshot.overtaken": "for those who follow a snapshot",
 }
-"""Parts of the store's public interface that a program besides the broker uses."""
+"""What management reads, and what the store offers to programs besides the broker."""
 
 TREES: Final = {path: ast.parse((ROOT / path).read_text()) for path in MODULES}
 README: Final = (ROOT / "README.md").read_text()
