@@ -1,21 +1,11 @@
 """An AMQP 1.0 message as a store keeps it: kept raw, its sections listed, what is readable in them decoded.
 
-    u32 0 | sections: each 0x00, a descriptor, a value
+It is four zero bytes and the sections, each a descriptor and a value; `_SECTIONS` has their numbers and names
+(`formats/broker_records/README.md`, 1.6). A descriptor is the number, or a symbol such as "amqp:data:binary". A broker
+that merged annotations into the message dropped its header section. A section with another descriptor is listed, not an
+error.
 
-    0x70  header                  list   durable, priority, ttl, first-acquirer, delivery-count
-    0x71  delivery-annotations    map
-    0x72  message-annotations     map
-    0x73  properties              list   message-id, user-id, to, subject, reply-to, ...
-    0x74  application-properties  map
-    0x75  data                    binary, may occur again
-    0x76  amqp-sequence           list, may occur again
-    0x77  amqp-value              any
-    0x78  footer                  map
-
-A descriptor is the number, or a symbol such as "amqp:data:binary". A broker that merged annotations into the
-message dropped its header section. A section with another descriptor is listed, not an error.
-
-Sources: formats page, section 9.2; the AMQP 1.0 specification as XML, part "messaging".
+Source: the AMQP 1.0 specification as XML, part "messaging".
 """
 
 from __future__ import annotations

@@ -1,28 +1,8 @@
-r"""The message inside an enqueue record.
+"""The message inside an enqueue record: `u32 header size | header | content`.
 
-    u32 header size | header | content
-
-The header is decoded without the content, which may be large. It is one of
-
-    0-10    frame of message.transfer | frame of the header segment; the content is the body, without frames
-    1.0     u32 0 | sections; there is no content: the body is among the sections (`amqp_1_0_messages`)
-
-told apart by the first u32: a 0-10 frame does not begin with a zero. A 0-10 frame's header, big endian:
-
-    offset  size  field
-    0       u8    0x08 first segment, 0x04 last segment, 0x02 first frame, 0x01 last frame: not to be relied on
-    1       u8    segment type: 1 method, 2 header
-    2       u16   size of the frame, these 12 bytes included
-    4       u8    0
-    5       u8    track: 1
-    6       u16   channel it came in by, 0 where the broker rebuilt the message
-    8       u32   0
-
-The method frame holds u8 class 4, u8 code 1, u8 1, u8 sync bit and the fields of message.transfer; the header
-frame holds delivery-properties, message-properties and whatever else, each with its size and code. `structs` has
-their fields.
-
-Source: formats page, section 9.
+The header is decoded without the content, which may be large. It is either the frames of a 0-10 message, or a whole
+message of 1.0 (`amqp_1_0_messages`); its first u32 tells which (`formats/broker_records/README.md`, 1.1 to 1.5).
+`formats.amqp_0_10.structs` has the fields as tables.
 """
 
 from __future__ import annotations

@@ -1,21 +1,8 @@
 """The records of everything that is not a message: queues, exchanges, bindings, links, bridges, general objects.
 
-    queue       str8 name | map arguments | str8? alternate exchange | str8? owner | i8? auto-delete
-    exchange    str8 name | u8 durable | str8 type | map arguments | str8? alternate exchange | i8? auto-delete
-    binding     u64 queue id | str8 queue name | str8 binding key | map arguments
-    link.v2     str8 name | link's fields
-    link        str8 host | u16 port | str8 transport | u8 durable | str8 mechanism | str8 user | str8 password
-    bridge.v2   str8 name | str8 link name | bridge's fields
-    bridge      str8 link host | u16 link port | bridge's fields, which are
-                u8 durable | str8 source | str8 destination | str8 key | u8 source is queue | u8 source is local |
-                str8 tag | str8 excludes | u8 dynamic | u16 sync | u32 credit
-    others      str16 name | map properties
-
-The records from link.v2 on stand in one database and begin with their kind as a str8. Fields marked with ? are
-missing at the end of records that an old broker wrote. Names are str with surrogateescape. Decoding and
-encoding again gives the same bytes; a flag byte above 1 becomes 1, and `maps` says what else may differ.
-
-Source: formats page, sections 10.3 to 10.6.
+The tables below are those of `formats/broker_records/README.md`, 4.2 to 4.5, as data. Fields may be missing at the end
+of records that an old broker wrote. Names are str with surrogateescape. Decoding and encoding again
+gives the same bytes; a flag byte above 1 becomes 1, and `maps` says what else may differ.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-r"""Transaction ids as they stand in records.
+"""Transaction ids as they stand in records: distributed, local, or opaque (`formats/broker_records/README.md`, 3).
 
-    distributed    06 04 | 07 00 | u32 format | vbin8 global-id | vbin8 branch-id, big endian: the 0-10 struct
-                   xid without its size, all three fields present
-    local          u64 counter, little endian (the broker's own order on x86) | 16 bytes UUID of the process
-
-Anything else is opaque: a broker of another kind may have written it, and every xid has to be shown.
-
-Source: formats page, section 8.1.
+What follows neither form is opaque: a broker of another kind may have written it, and every xid has to be shown.
 """
 
 from __future__ import annotations
