@@ -162,7 +162,7 @@ class UntypedValueError(FormatError):
 
 
 def typed_value(value: Any) -> TypedValue:
-    """`value` with the type that a broker gives it (formats page, section 9.3, last paragraph).
+    """`value` with the type that a broker gives it (formats/broker_records/README.md, 2.3).
 
     Text becomes str16, bytes vbin16 (vbin32 where longer), int int64 (uint64 where larger), Decimal dec64, dict map.
 

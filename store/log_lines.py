@@ -9,15 +9,15 @@ the documents' own wherever they have them, since people search logs, and script
     an option is not needed                 notice    own
     the store is ready                      notice    003, section 6.2 (P-5)
     a journal is created                    notice    003, section 6.2 (P-5)
-    default sizes of journals               info      formats page, section 11.1
-    a queue is recovered                    info      formats page, section 8.3
-    the highest record id                   info      formats page, section 8.3
+    default sizes of journals               info      formats/rhm/README.md, 5.6
+    a queue is recovered                    info      formats/rhm/README.md, 5.6
+    the highest record id                   info      formats/rhm/README.md, 5.6
     a transaction is in doubt               notice    own
     the store is truncated                  notice    own
     the store belongs to another process    critical  003, section 6.2 (P-7)
     no store of a cluster is clean          critical  003, section on clusters (D-7)
-    an enqueue is over the threshold        warning   formats page, section 3.6
-    a journal is full                       critical  formats page, section 3.6
+    an enqueue is over the threshold        warning   formats/rhm/README.md, 3.5
+    a journal is full                       critical  formats/rhm/README.md, 3.5
     a journal has failed                    critical  own
     MST-1001 to MST-1006                    notice    004, operational logging (inventory 004a, section 7.2)
 
@@ -133,7 +133,7 @@ def journal_created(name: str) -> LogLine:
 
 
 def journal_sizes(files: int, file_pages: int, page_kib: int, pages: int) -> tuple[LogLine, ...]:
-    """The sizes that a queue's journal has if its declaration says nothing else (formats page, section 11.1).
+    """The sizes that a queue's journal has if its declaration says nothing else (formats/rhm/README.md, 5.6).
 
     Args:
         files: number of files.
@@ -162,7 +162,7 @@ def _sizes(whose: str, files: int, file_pages: int, page_kib: int, pages: int) -
 
 
 def queue_recovered(queue: str, messages: int, in_doubt: int) -> LogLine:
-    """A queue's messages are back (formats page, section 8.3).
+    """A queue's messages are back (formats/rhm/README.md, 5.6).
 
     Args:
         queue: its name.
@@ -176,7 +176,7 @@ def queue_recovered(queue: str, messages: int, in_doubt: int) -> LogLine:
 
 
 def highest_record_id(rid: int) -> LogLine:
-    """The highest record id that recovery found; 0 if there was none (formats page, section 8.3)."""
+    """The highest record id that recovery found; 0 if there was none (formats/rhm/README.md, 5.6)."""
     return LogLine(Level.INFO, f"Most recent persistence id found: 0x{rid:x}")
 
 

@@ -6,13 +6,13 @@ in a queue's declaration. What is no number at all, no yes or no, or not one of 
 there is nothing near it.
 
 Two numbers depend on each other: a file holds a whole number of pages of the write cache, since qpidd writes wrongly
-where it does not (formats page, section 3.1). File sizes are multiples of 64 KiB, so only a page of 128 KiB can be too
-large. Among the store's options the page gives way, as in qpidd (section 11.1). In a queue's declaration the file
+where it does not (formats/rhm/README.md, 3.1). File sizes are multiples of 64 KiB, so only a page of 128 KiB can be
+too large. Among the store's options the page gives way, as in qpidd (9 of that page). In a queue's declaration the file
 does, for the page is the store's; the nearest size may be one page of 64 KiB less than was asked for.
 
 The documents differ on some numbers; the table has what was decided:
 
-    jfile-size-pgs, maximum         32768 in the documents; qpidd 1.40 takes 32767 (section 11.1)
+    jfile-size-pgs, maximum         32768 in the documents; qpidd 1.40 takes 32767
     tpl-wcache-page-size, default   32 in 003, table 6.2; 4 in qpidd, and 004 calls it "a lot smaller" than the other
     wcache-page-size 0              the minimum, 1, is nearest; qpidd takes 32
     wcache-page-size 3              2, by the rule for ties; qpidd takes 4
@@ -112,15 +112,15 @@ class StoreOption(NamedTuple):
 _FILES: Final = range(4, MAX_FILES + 1)
 _FILE_PAGES: Final = range(1, MAX_PAGES + 1)
 _PAGE_SIZES: Final = tuple(1 << power for power in range(8))  # KiB
-_PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 128: 8}  # formats page, section 11.1
-_PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: section 11.2; maximum: the most that qpidd has
+_PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 128: 8}  # formats/rhm/README.md, 9
+_PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: formats/qls/README.md, 7; maximum: qpidd's most
 _ALIGNMENTS: Final = (512, 4096)  # bytes: the sectors that disks have
 
 _TABLE: Final = "003, table 6.2"
 _OLD: Final = "000, 376-390; 004, 27979-27991"
-_EXPAND: Final = "formats page, section 7"
-_RING: Final = "formats page, section 11.1"
-_LINEAR: Final = "formats page, section 11.2"
+_EXPAND: Final = "formats/rhm/README.md, 7.2"
+_RING: Final = "formats/rhm/README.md, 9"
+_LINEAR: Final = "formats/qls/README.md, 7"
 _ONE_MODE: Final = "what is stored is always written asynchronously, and only truncate deletes data."
 _FIXED: Final = "a journal keeps its number of files; qstore-size says how large it has to be."
 _NO_TIMER: Final = "a flush begins as soon as the one before it is on the disk."

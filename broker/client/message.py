@@ -19,7 +19,7 @@ What has no place above is found among the properties of a message that was rece
 "x-amqp-0-10.content-encoding", "x-amqp-0-10.routing-key" and "x-amqp-0-10.timestamp"; the first two are sent from
 there, too.
 
-Source: formats page, section 9.1; the names of properties are those of the Qpid Messaging API.
+Source: formats/broker_records/README.md, 1.4; the names of properties are those of the Qpid Messaging API.
 """
 
 from __future__ import annotations

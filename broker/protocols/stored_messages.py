@@ -6,7 +6,7 @@
     AMQP 1.0: sections                                       `StoredSections`: kept as they are, and delivered
                                                              in the form of a consumer's own protocol
 
-Source: formats page, section 9.
+Source: formats/broker_records/README.md, 1.
 """
 
 from __future__ import annotations

@@ -21,5 +21,5 @@ Modules, in the order in which they build on each other:
     commands     every control and command as one table; encoded and decoded
     frames       frames: how all this travels
 
-Sources: the AMQP 0-10 specification as XML (types, structs, classes, codes); formats page, section 9.
+Sources: the AMQP 0-10 specification as XML (types, structs, classes, codes); formats/broker_records/README.md, 1 and 2.
 """

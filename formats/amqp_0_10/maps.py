@@ -9,7 +9,7 @@ A container of size 0 (`00 00 00 00`) is read as an empty one, because qpidd rea
 remembers that it came so and is written back so; an empty list or array is written in full. With the two
 exceptions that `types` lists, all else is written back as it was read, repeated names and their order included.
 
-Source: formats page, section 9.3.
+Source: formats/broker_records/README.md, 2.
 """
 
 from __future__ import annotations

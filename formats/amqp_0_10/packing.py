@@ -15,7 +15,7 @@ of `types` and but for an array of text that came in as another type than str16:
 For each pattern of flags that occurs, a plan is made once from the table and kept: the dictionary to start from and
 one reader per field. Flags that no field has are refused, and so are bytes after the last field.
 
-Sources: the AMQP 0-10 specification as XML; formats page, section 9.1.
+Sources: the AMQP 0-10 specification as XML; formats/broker_records/README.md, 1.3 and 1.4.
 """
 
 from __future__ import annotations

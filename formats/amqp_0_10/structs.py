@@ -12,7 +12,8 @@ pattern of flags that occurs, a plan is made once from the table and kept: one r
 side by side. A reader puts what it reads into a list, at the place that its caller chose for the field, so a struct
 is decoded without any object per field.
 
-Sources: the AMQP 0-10 specification as XML (`<struct>`, `<result>`, message.transfer); formats page, section 9.1.
+Sources: the AMQP 0-10 specification as XML (`<struct>`, `<result>`, message.transfer);
+formats/broker_records/README.md, 1.4.
 """
 
 from __future__ import annotations

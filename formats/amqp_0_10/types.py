@@ -12,7 +12,7 @@ Decoding and encoding again gives the same bytes, but for: a boolean byte above 
 NaN in a float (becomes quiet).
 
 Sources: the AMQP 0-10 specification as XML, `<type>` elements; char and str*-latin are ISO 8859-15 and
-str*-utf16 are big endian as the specification's text has it; formats page, section 9.3.
+str*-utf16 are big endian as the specification's text has it; formats/broker_records/README.md, 2.2.
 """
 
 from __future__ import annotations

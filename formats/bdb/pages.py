@@ -83,7 +83,7 @@ PAGE_SIZES = tuple(1 << power for power in range(9, 17))
 METADATA_SIZE = 512  # what its checksum covers
 
 _BYTE_ORDERS = ("<", ">")
-# The layouts of the package's docstring, in both byte orders.
+# The layouts of formats/bdb/README.md, 2 to 4, in both byte orders.
 METADATA = {order: Struct(order + "6I3Bx6I20s5I") for order in _BYTE_ORDERS}
 _METADATA_CHECKSUM_OFFSET = 492
 HEADER = {order: Struct(order + "5IHHBB") for order in _BYTE_ORDERS}

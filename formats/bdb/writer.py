@@ -19,8 +19,7 @@ those can that db5.3_load makes. Its file id has to differ from those of the oth
 library tells files apart by it. The log of a new environment is its first file with nothing in it but what says what it
 is. The library would make one itself; a reader that finds none has to take it for lost.
 
-Sources: formats page, sections 10.1 and 10.8; where keys and values go, and the counts: files that libdb's db5.3_load
-makes.
+Sources: formats/bdb/README.md, 1 to 6; where keys and values go, and the counts: files that libdb's db5.3_load makes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from formats.bdb.pages import (
     checksum,
 )
 
-#: Bytes of a page in qpidd's files (formats page, section 10.1).
+#: Bytes of a page in qpidd's files (formats/bdb/README.md, 1).
 QPIDD_PAGE_SIZE: Final = 4096
 #: Largest size of a log file, the library's own setting.
 LOG_FILE_SIZE: Final = 10 << 20

@@ -1,4 +1,4 @@
-"""The header of a linearstore journal file: its first sector (formats page, section 14.3)."""
+"""The header of a linearstore journal file: its first sector (formats/qls/README.md, 2)."""
 
 from __future__ import annotations
 

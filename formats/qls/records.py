@@ -205,9 +205,9 @@ def decode_record(buffer: bytes, offset: int = 0) -> tuple[RecordHeader, bytes, 
 def combined_adler32(first: int, second: int, second_size: int) -> int:
     """The Adler-32 of two pieces put together, from those of each and the size of the second.
 
-    With it a tail is known that covers only what came after its writer had to wait (the package's docstring): together
-    with the record's beginning, which ends where a page of the writer's cache does, at a sector, it makes the checksum
-    of the whole.
+    With it a tail is known that covers only what came after its writer had to wait (formats/qls/README.md, 6):
+    together with the record's beginning, which ends where a page of the writer's cache does, at a sector, it makes the
+    checksum of the whole.
     """
     low = ((first & 0xFFFF) + (second & 0xFFFF) - 1) % _ADLER_BASE
     high = ((first >> 16) + (second >> 16) + second_size * ((first & 0xFFFF) - 1)) % _ADLER_BASE

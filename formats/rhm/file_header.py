@@ -1,4 +1,4 @@
-"""The header of a journal file: its first sector (formats page, section 2.3; version 2: the package's docstring)."""
+"""The header of a journal file: its first sector (formats/rhm/README.md, 2.3, 8.1 and 8.2)."""
 
 from __future__ import annotations
 

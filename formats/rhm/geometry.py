@@ -1,4 +1,4 @@
-"""The sizes of a journal: blocks, sectors, pages, files (formats page, section 2.1)."""
+"""The sizes of a journal: blocks, sectors, pages, files (formats/rhm/README.md, 1.2)."""
 
 from __future__ import annotations
 

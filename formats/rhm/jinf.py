@@ -1,4 +1,4 @@
-"""The journal info file, `<base>.jinf`: what the journal is and how large (formats page, section 4).
+"""The journal info file, `<base>.jinf`: what the journal is and how large (formats/rhm/README.md, 4).
 
 Version 1, qpidd's: one leaf `<name value="…" />` a line, in the order of `_VERSION_1_TEXT`, with nothing escaped.
 qpidd reads it by searching each line for a name, so a queue called "journal_version" or one with a quote in its
@@ -11,8 +11,8 @@ the same line without that key. It holds the whole queue record, so that a journ
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
     number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c
 
-and `creation_headers`, which is 1, where each file was created with a header (the package's docstring). Journals that
-are older than such headers do not have the key.
+and `creation_headers`, which is 1, where each file was created with a header (formats/rhm/README.md, 8.2). Journals
+that are older than such headers do not have the key.
 """
 
 from __future__ import annotations

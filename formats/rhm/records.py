@@ -1,6 +1,7 @@
 """Records: enqueue, dequeue, commit, abort, filler, and their tails, decoded and encoded in both versions.
 
-`LAYOUTS` is the table of headers in the package's docstring, as data; everything below is derived from it.
+`LAYOUTS` has the tables of formats/rhm/README.md, 2.4 to 2.6 and 8.3, as data; everything below is
+derived from it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     config.db      nothing; nor in mappings.db, which could have several for one key
     log.0000000001 a log in which nothing was logged yet
 
-Ids are u64, little endian. What else an environment has, qpidd makes at its next start (formats page, sections 10.1 to
-10.6).
+Ids are u64, little endian. What else an environment has, qpidd makes at its next start. Sources:
+formats/bdb/README.md, 1, and formats/broker_records/README.md, 4.
 """
 
 from __future__ import annotations

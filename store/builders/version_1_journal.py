@@ -1,8 +1,8 @@
 """Where a journal of version 1, qpidd's, has to be, and what its info file says.
 
 The directory is `jrnl/HHHH/<queue name>`, where HHHH spreads the queues by a hash of their names and the name stands as
-it is: one with slashes is a path (formats page, section 1). So a name may be none that a directory can have, or lead
-out of the store; such a queue is refused.
+it is: one with slashes is a path (formats/rhm/README.md, 1.3). So a name may be none that a directory can have, or
+lead out of the store; such a queue is refused.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class JournalPlaces:
 def why_misread(name: str, directory: str) -> str | None:
     """Why qpidd would not read the info file of the queue `name` in `directory` as it is meant; None if it does.
 
-    It searches each line for the names of the values, and nothing is escaped (formats page, section 4).
+    It searches each line for the names of the values, and nothing is escaped (formats/rhm/README.md, 4.2).
     """
     if any(each in name + directory for each in '"\n'):
         return "its name or directory holds a quote or the end of a line"

@@ -1,6 +1,6 @@
 """Packs records into a new journal of version 1, qpidd's: which geometries are legal, what fits, and where flushes end.
 
-A geometry is legal for qpidd if it has 4 to 64 files of 1 to 32,767 pages (formats page, section 2.1). What a journal
+A geometry is legal for qpidd if it has 4 to 64 files of 1 to 32,767 pages (formats/rhm/README.md, 1.2). What a journal
 is to hold has to leave free what enqueues leave free, 20 % of the ring or one file (section 3.6), so that qpidd takes
 more messages and has room for the records that remove them.
 

@@ -9,7 +9,7 @@ A file that no crash leaves as it is, is damage: broken metadata, a part of a pa
 is older than the log's last checkpoint; and so is an environment at which recovery fails. Where the log goes back to
 the beginning, everything is had from it even then.
 
-Sources: formats page, sections 1, 10.1, 10.8 and 14.1.
+Sources: formats/bdb/README.md, 1 and 5; formats/rhm/README.md, 1.3; formats/qls/README.md, 1.1.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class BerkeleyEnvironment:
     """What an environment holds: raw (key, value) pairs in the order of each database's cursor.
 
     Attributes:
-        queues: key queue id, value of section 10.3.
-        exchanges: key exchange id, value of section 10.4.
-        bindings: key exchange id, value of section 10.5.
-        general: key id, value of section 10.6.
+        queues: key queue id, value of formats/broker_records/README.md, 4.2.
+        exchanges: key exchange id, value of 4.3 there.
+        bindings: key exchange id, value of 4.4 there.
+        general: key id, value of 4.5 there.
         recovered: whether this was read from a recovered copy.
         complete: False where committed changes may be missing, since recovery was needed and could not be had.
         notices: one line each, for a person: what may be missing, and what to do.

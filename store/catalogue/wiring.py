@@ -2,7 +2,8 @@
 
 qpidd keeps them in Berkeley DB files, version 2 in its catalogue; the records are the same, and so is what is read
 here. A record that cannot be decoded is damage, and the rest is still read. A binding whose queue or exchange is gone
-is stale, as a deletion leaves it behind when it is cut short: recovery drops it (formats page, section 10.5).
+is stale, as a deletion leaves it behind when it is cut short: recovery drops it
+(formats/broker_records/README.md, 4.4).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MAX_NAME_KEPT = 200  # characters of a name that another is made of, which has 
 #: What the name of a queue begins with whose own name nothing tells, or another queue has.
 LOST_AND_FOUND = "lost.found."
 
-#: The types of exchange that qpidd has (formats page, section 10.4).
+#: The types of exchange that qpidd has (formats/broker_records/README.md, 4.3).
 EXCHANGE_TYPES = frozenset({"direct", "topic", "fanout", "headers", "xml"})
 
 

@@ -17,7 +17,7 @@ qpidd keeps them beside the store, not in it, so that a store's directory can be
                cluster/cluster.uuid     older qpidd had a file for each id; they are read where there is no
                cluster/shutdown.uuid    store.status, and never written
                rhm/ or qls/             the store: version 2 or qpidd's legacystore; qpidd's linearstore
-               _cluster.bak.<nnnn>/rhm  stores that were discarded: four hexadecimal digits (formats page, section 1),
+               _cluster.bak.<nnnn>/rhm  stores that were discarded: four hexadecimal digits (as in qpidd),
                                         from 0001, the highest the newest; beside it a status with the cluster-id
 
 This is kept for all three kinds of stores, so that tools, scripts and qpidd itself find what they know.

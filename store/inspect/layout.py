@@ -1,9 +1,9 @@
 """What is at a path: a store, a journal, a file of one; found by looking, not by being told.
 
-    <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats page, section 1)
+    <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats/rhm/README.md, 1.3)
     <dir>/rhm/STORE, catalogue/, topology, jrnl/<id>/, tpl/    version 2
     <dir>/rhm.new/STORE, and no <dir>/rhm                      the same, before it has its name (`unfinished`)
-    <dir>/qls/dat2, jrnl2/<queue>/, tpl2/, pNNN/efp/           qpidd's linearstore (section 14.1)
+    <dir>/qls/dat2, jrnl2/<queue>/, tpl2/, pNNN/efp/           qpidd's linearstore (formats/qls/README.md, 1.1)
     <dir> with *.jinf, *.NNNN.jdat or <uuid>.jrnl              one journal
     <file> that begins with a journal's magic                  one journal file
 

@@ -1,6 +1,6 @@
 """A store that nobody runs, read as recovery would read it, and never written to.
 
-The way is qpidd's own (formats page, section 10.7): the transaction prepared list first, then each queue's journal,
+The way is qpidd's own (formats/broker_records/README.md, 4.6): the prepared list first, then each queue's journal,
 resolved through it. Bodies stay on disk; what is kept in memory is the index of each journal and the wiring.
 
 A queue that the catalogue names has its journal; a journal that no catalogue names is an orphan. Where the catalogue

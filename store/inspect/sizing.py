@@ -47,9 +47,9 @@ from store.journal.records import MAX_XID_SIZE
 from store.journal.write.threshold import THRESHOLD_PERCENT, depth_held
 
 DEFAULT_FILES: Final = 8  # of num-jfiles (inventory 003_001, table 6.2)
-MAX_PAGES: Final = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 itself takes one less (formats page, 11.1)
+MAX_PAGES: Final = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 takes one less (formats/rhm/README.md, 9)
 LARGEST_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
-DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats page, section 11.2)
+DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats/qls/README.md, 7)
 LOCAL_XID_SIZE: Final = 24  # bytes of a local transaction's id (P-22)
 MAX_DEPTH: Final = 1 << 48  # messages: more than any journal holds
 

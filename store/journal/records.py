@@ -22,7 +22,7 @@ from formats.rhm.records import Kind, is_padding
 from store.damage import Damage
 from store.journal.stream import JournalStream
 
-MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 518, a local one 24; more is no record
+MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 520, a local one 24; more is no record
 LEAST_WINDOW: Final = 8192  # bytes ahead that make looking into the window worthwhile
 RUN_UP: Final = 1 << 20  # bytes, at first, that a walk begins before a place in the middle, to be right there
 

@@ -1,6 +1,6 @@
 """What a journal leaves behind: its outstanding messages, and its open transactions.
 
-A `JournalRecovery` takes a walk's records into an enqueue map and a transaction map (formats page, section 5.3):
+A `JournalRecovery` takes a walk's records into an enqueue map and a transaction map (formats/rhm/README.md, 5.3):
 
     enqueue                    into the map
     enqueue under an xid       remembered under the xid
@@ -11,7 +11,7 @@ A `JournalRecovery` takes a walk's records into an enqueue map and a transaction
     enqueue flagged transient  nothing
     anything flagged moved     the later copy takes the place of the earlier (version 2)
 
-What is still open then is resolved through the transaction prepared list (section 8.3; `prepared`). Nothing here
+What is still open then is resolved through the transaction prepared list (6.2 of that page; `prepared`). Nothing here
 reads a file or a clock.
 """
 

@@ -1,7 +1,7 @@
 """The transactions that a journal leaves open: xid → what was enqueued and dequeued under it.
 
 A commit or an abort closes an xid; what is open at the end of the journal is for the transaction prepared list to
-decide (formats page, sections 5.3 and 8.3). Operations are kept in packed arrays: a transaction of a million
+decide (formats/rhm/README.md, 5.3 and 6.2). Operations are kept in packed arrays: a transaction of a million
 messages costs 25 bytes for each.
 """
 

@@ -11,7 +11,7 @@
                         or aborts in all journals; when they are, its own commit
 
 Room is checked in all journals before anything is written in one. Whatever is cut short by a crash is completed at the
-next start (`start`, formats page, section 8.3): what the prepared list does not know is aborted.
+next start (`start`; formats/rhm/README.md, 6.2): what the prepared list does not know is aborted.
 
 A journal that fails before the commit point has its transaction aborted in the others. When the prepared list fails,
 nobody can say whether the commit point is on the disk: the transaction stays open until the next start, which can. So

@@ -56,7 +56,7 @@ def _duplicates(journal: Journal, duplicates: Sequence[Entry], count: int) -> It
 def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
     """Files of a line that are missing, where later records dequeue messages that must have stood in them.
 
-    A number alone may be missing though no file is: the top of `formats.qls`.
+    A number alone may be missing though no file is (formats/qls/README.md, 4).
     """
     line: list[LinearFile] = [file for file in journal.files.files if isinstance(file, LinearFile)]
     for earlier, later in pairwise(line):

@@ -26,7 +26,7 @@ from store.recovery.prepared import DISTRIBUTED
 
 FLUSH_BYTES: Final = 4 << 20  # gathered before they are written
 WRITE_BYTES: Final = 1 << 20  # of one write
-MAX_VERSION_1_PAGES: Final = 32767  # of a file, as qpidd has it (formats page, section 2.1)
+MAX_VERSION_1_PAGES: Final = 32767  # of a file, as qpidd has it (formats/rhm/README.md, 1.2)
 _LEAST_FILES: Final = 2  # that a writer can do with
 
 

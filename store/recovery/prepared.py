@@ -2,8 +2,9 @@
 
 The TPL is a journal like any other. A transaction that was prepared has an enqueue in it, whose data is one byte: 0
 local, 1 distributed (two-phase). The decision is a dequeue of that enqueue, flagged if it is to commit. When every
-queue's journal has its own commit or abort record, the TPL gets one too, and the transaction is forgotten (formats
-page, section 8.2). So what is open in the TPL tells what to do with what is open in the queues (section 8.3):
+queue's journal has its own commit or abort record, the TPL gets one too, and the transaction is forgotten
+(formats/rhm/README.md, 6.1). So what is open in the TPL tells what to do with what is open in the queues (6.2
+there):
 
     enqueue only, distributed    in doubt
     enqueue only, local          commit: being prepared was the promise

@@ -1,6 +1,6 @@
 """Gives a journal of qpidd's (version 1) another geometry, where it is: its live records are packed into new files.
 
-What moves is what the formats page lists for qpidd's own tool (section 15.2), in the order of record ids:
+What moves is what qpidd's own tool moves (formats/rhm/README.md, 7.3), in the order of record ids:
 
     every message that is there, with its record id, flags and transaction id
     for each transaction id among those, the record of its last commit
@@ -188,7 +188,8 @@ def bytes_needed(content: Version1Content) -> int:
 def check_fit(content: Version1Content, geometry: Geometry) -> None:
     """Raise TooSmallError, which says what would do, unless everything fits.
 
-    A journal that is full to the last block cannot be recovered by qpidd (formats page, section 5.4): one block less.
+    A journal that is full to the last block cannot be recovered by qpidd (formats/rhm/README.md, 5.4): one block
+    less.
     """
     needed = bytes_needed(content)
     if needed < geometry.capacity:

@@ -1,6 +1,6 @@
 """Starts a store: what was planned (`start_plan`) is done, journal by journal, and each is taken up.
 
-The way is that of the formats page, section 10.7: the transaction prepared list first, then each queue's journal,
+The way is qpidd's (formats/broker_records/README.md, 4.6): the prepared list first, then each queue's journal,
 resolved through it. What was open and is not in doubt is brought to its end: a transaction that was decided, or local
 and prepared, is committed or aborted in each journal that still has it open, and forgotten in the prepared list when
 that is synced; one that was never prepared is aborted.

@@ -1,6 +1,6 @@
 """What a journal relies on in a drive, and what happens on one that does not keep to it.
 
-DESIGN assumes powersafe overwrite: a sector that is written while the power fails keeps what stood there, if what is
+Assumed is powersafe overwrite: a sector that is written while the power fails keeps what stood there, if what is
 written begins with the same bytes. Without it, flushes aligned to the drive's sectors:
 
     one crash    loses nothing that was acknowledged. But the header of a file that is being entered shares its sector

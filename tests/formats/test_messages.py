@@ -1,4 +1,4 @@
-"""Stored messages: the formats page's vectors, round trips, AMQP 1.0 sections, hostile bytes."""
+"""Stored messages: qpidd's own bytes, round trips, AMQP 1.0 sections, hostile bytes."""
 
 from __future__ import annotations
 

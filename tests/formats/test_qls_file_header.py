@@ -55,7 +55,7 @@ def test_round_trip(header: FileHeader) -> None:
 
 
 def test_vector() -> None:
-    """Formats page, section 17, file 1 of queue q1; serial and time are not told there."""
+    """formats/qls/README.md, 8, file 1 of queue q1; serial and time are not told there."""
     content = bytes.fromhex(
         "514c5366 0200 0000 8877665544332211 0100000000000000"
         "0100 0100 00000000 0008000000000000 0010000000000000"
@@ -218,7 +218,7 @@ FILES = {
 
 
 def test_first_record_offsets() -> None:
-    """Formats page, section 14.3: of a file that is entered by a new record, by the rest of one, or filled by one."""
+    """formats/qls/README.md, 3.2: of a file that is entered by a new record, by the rest of one, or filled by one."""
     builder = LinearBuilder("q", data_size=4, first_number=7, partition=2)
     blocks = 32  # in a file
     for rid, size in enumerate([blocks, blocks + 3, 2 * blocks - 3, 3 * blocks + 1], start=1):

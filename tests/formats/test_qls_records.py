@@ -258,7 +258,7 @@ def test_sizes(header: RecordHeader, tail: int, size: int) -> None:
     assert (header.tail_offset, header.size) == (tail, size)
 
 
-# ---- formats page, sections 14.3 and 17 ----
+# ---- formats/qls/README.md, 2 and 8 ----
 
 
 def test_vectors() -> None:

@@ -53,7 +53,7 @@ def test_round_trip(header: FileHeader) -> None:
 
 
 def test_vector() -> None:
-    """Formats page, section 17, file 0 of queue q1."""
+    """formats/rhm/README.md, 10, file 0 of queue q1."""
     content = bytes.fromhex(
         "52484d6601000000 0100000000000000"
         "0000 0000 00000000 0002000000000000"

@@ -1,4 +1,4 @@
-"""Journal records: round trips, the formats page's test vectors, and bytes that are no records."""
+"""Journal records: round trips, qpidd's own bytes, and bytes that are no records."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_what_is_wrong_is_said(content: bytes, what: str) -> None:
     assert caught.value.offset == 128
 
 
-# ---- formats page, section 17: bytes of a compiled qpidd ----
+# ---- formats/rhm/README.md, 10: bytes of a compiled qpidd ----
 
 XID = bytes.fromhex("0100000000000000a1615f9fc8b4485ba194ea047a430e7c")
 

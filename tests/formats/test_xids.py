@@ -1,4 +1,4 @@
-"""Transaction ids: the formats page's vectors, round trips, and that no bytes are refused."""
+"""Transaction ids: qpidd's own bytes, round trips, and that no bytes are refused."""
 
 from __future__ import annotations
 

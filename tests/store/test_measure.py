@@ -322,7 +322,7 @@ def test_sizes_that_changed_under_the_reader_do_no_harm() -> None:
 
 
 def test_the_example_of_four_files_of_512_blocks() -> None:
-    """Formats page, section 3.6: exactly 1536 messages of a block are accepted."""
+    """formats/rhm/README.md, 3.5: exactly 1536 messages of a block are accepted."""
     builder = JournalBuilder(1, RING)
     for count, near, room in ((1228, False, 308), (4, True, 304), (300, True, 4), (4, True, 0)):
         builder.enqueue_many(count, b"\0\0\0\0", flush_every=count)
@@ -424,7 +424,7 @@ def test_real_stores(qpidd_store: StoreFixture) -> None:
     for name, journal, found in queues_of(qpidd_store):
         names.append(name)
         told = expected[name]
-        # What is in doubt the linearstore commits (formats page, section 8.4).
+        # What is in doubt the linearstore commits (formats/qls/README.md, 5).
         committed = found.pending if journal.format is JournalFormat.LINEAR else 0
         assert found.live + committed == told["message_count"]
         assert found.headers.count == found.depth

@@ -154,7 +154,7 @@ def test_every_file_is_the_middle_of_a_giant_record(version: int) -> None:
 
 @BOTH
 def test_a_torn_record_whose_header_is_in_an_earlier_file(version: int) -> None:
-    """Formats page, section 6 b: the last file has a header of the new lap, and the record never got its end."""
+    """formats/rhm/README.md, 7.1: the last file has a header of the new lap, and the record never got its end."""
     builder = JournalBuilder(version, SMALL)
     while builder.position < SMALL.capacity:
         old = builder.enqueue(b"old").header.rid

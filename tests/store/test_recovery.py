@@ -231,7 +231,7 @@ def suffers(builder: JournalBuilder, record: PlacedRecord, sector: int) -> bool:
     )
 
 
-# ---- open transactions (formats page, section 8.3) ----
+# ---- open transactions (formats/rhm/README.md, 6.2) ----
 
 XID, OTHER_XID = b"\x06\x04\x07\x00branch", b"\x06\x04\x07\x00other"
 ENQUEUED, LOCKED_BY, PENDING_IN, ABSENT = (LIVE, None), (LOCKED, XID), (PENDING, XID), None

@@ -1,4 +1,4 @@
-"""The enqueue threshold against the algorithm that qpidd follows (formats page, section 3.6), file by file."""
+"""The enqueue threshold against the algorithm that qpidd follows (formats/rhm/README.md, 3.5), file by file."""
 
 from __future__ import annotations
 

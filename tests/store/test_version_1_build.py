@@ -481,7 +481,7 @@ def test_a_message_larger_than_the_ring(old: OldStore, path: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(("name", "directory"), [("q1", "0008"), ("q2", "0009"), ("q3", "000a"), ("", "0000")])
 def test_the_hash_of_a_name(name: str, directory: str) -> None:
-    """The vectors of the formats page, section 1."""
+    """The examples of formats/rhm/README.md, 1.3."""
     assert hash_directory(name) == directory
 
 

@@ -178,7 +178,7 @@ def test_a_record_never_runs_into_its_own_beginning(blocks: int, fits: bool) -> 
 
 
 def test_what_is_not_there_cannot_be_dequeued() -> None:
-    """Formats page, 3.7; nothing of what is refused is appended."""
+    """formats/rhm/README.md, 3.6; nothing of what is refused is appended."""
     writer, _ = make(Geometry(4, 4096))
     writer.enqueue(1, [b"a", b"b"])
     writer.enqueue(2, [b"c"])

@@ -26,7 +26,7 @@ BILLION = 1_000_000_000
 def refused_by_threshold(
     file_blocks: int, files: int, counts: Sequence[int], current: int, used: int, record: int
 ) -> bool:
-    """The formula of the formats page, 3.6, line by line."""
+    """The formula of formats/rhm/README.md, 3.5, line by line."""
     cap = max(-(-file_blocks * files * 20 // 100), file_blocks)
     forward = used + record + cap
     at = current

@@ -1,4 +1,4 @@
-"""Records cut out of qpidd's stores, byte by byte: what is left resolves as the formats page says, section 8.3."""
+"""Records cut out of qpidd's stores, byte by byte: what is left resolves as formats/rhm/README.md, 6.2, says."""
 
 from __future__ import annotations
 

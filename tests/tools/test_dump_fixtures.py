@@ -1,9 +1,9 @@
 """What `--outstanding --json` tells of the fourteen stores is what the real qpidd recovered from them, but for one.
 
-The linearstore forgets, on recovery, which prepared branches are distributed, and commits them all (formats page,
-section 8.4), which breaks the promise of two-phase commit: its transaction manager may have decided otherwise. The
-data byte of the branch's record in the prepared list still tells, so the branches stay in doubt here. What is expected
-of that store is the manifest's "recovered by qpidd" without what those commits did.
+The linearstore forgets, on recovery, which prepared branches are distributed, and commits them all
+(formats/qls/README.md, 5), which breaks the promise of two-phase commit: its transaction manager may have decided
+otherwise. The data byte of the branch's record in the prepared list still tells, so the branches stay in doubt here.
+What is expected of that store is the manifest's "recovered by qpidd" without what those commits did.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ STANDARD_EXCHANGES = {
     "amq.match": "headers",
 }
 
-# The manifest's names of header types, and what its client put on the wire for them (formats page, section 9.3).
+# The manifest's names of header types, and what its client put on the wire for them
+# (formats/broker_records/README.md, 2.2).
 WIRE_TYPES = {
     "int": "int64",
     "str": "str16",
@@ -408,7 +409,7 @@ def test_branches_in_doubt(open_fixture: StoreOpener, kind: str) -> None:
 
 
 def dtx_xid(xid: dict[str, Any]) -> str:
-    """The bytes of a branch's id as they stand in records, in hex (formats page, section 8.1)."""
+    """The bytes of a branch's id as they stand in records, in hex (formats/broker_records/README.md, 3)."""
     global_id, branch_id = bytes.fromhex(xid["global_id"]), bytes.fromhex(xid["branch_id"])
     head = bytes.fromhex("06040700") + xid["format"].to_bytes(4, "big")
     raw: bytes = head + bytes([len(global_id)]) + global_id + bytes([len(branch_id)]) + branch_id

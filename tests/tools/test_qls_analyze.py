@@ -1,4 +1,4 @@
-"""`qpid-qls-analyze`: options, exit codes, and whole outputs of small stores (formats page, section 15.3)."""
+"""`qpid-qls-analyze`: options, exit codes, and whole outputs of small stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qpid-qls-analyze` on damaged journals, and how much it reads and holds (formats page, section 15.3)."""
+"""`qpid-qls-analyze` on damaged journals, and how much it reads and holds."""
 
 from __future__ import annotations
 

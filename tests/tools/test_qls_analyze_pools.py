@@ -1,4 +1,4 @@
-"""`qpid-qls-analyze --efp`: the report of the empty file pools (formats page, sections 14.5 and 15.3)."""
+"""`qpid-qls-analyze --efp`: the report of the empty file pools (formats/qls/README.md, 3.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `qpid-qls-analyze` writes transaction ids, data, flags, times (formats page, section 15.3)."""
+"""How `qpid-qls-analyze` writes transaction ids, data, flags, times."""
 
 from __future__ import annotations
 

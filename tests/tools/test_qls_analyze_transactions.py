@@ -1,4 +1,4 @@
-"""`qpid-qls-analyze`: maps, open transactions, reconciliation (formats page, sections 14.6 and 15.3)."""
+"""`qpid-qls-analyze`: maps, open transactions, reconciliation (formats/qls/README.md, 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk of `qpid-qls-analyze`: from file to file, and where it ends (formats page, sections 14.4 and 15.3)."""
+"""The walk of `qpid-qls-analyze`: from file to file, and where it ends (formats/qls/README.md, 4)."""
 
 from __future__ import annotations
 

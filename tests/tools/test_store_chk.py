@@ -1,4 +1,4 @@
-"""`qpid-store-chk`: options, exit codes and output on small journals (formats page, section 15.1)."""
+"""`qpid-store-chk`: options, exit codes and output on small journals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qpid-store-chk -c FILE -t N`: a journal held against what a test expects (formats page, section 15.1)."""
+"""`qpid-store-chk -c FILE -t N`: a journal held against what a test expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `qpid-store-chk` makes of enqueues, dequeues and transactions (formats page, section 15.1)."""
+"""What `qpid-store-chk` makes of enqueues, dequeues and transactions."""
 
 from __future__ import annotations
 

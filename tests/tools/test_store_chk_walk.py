@@ -1,4 +1,4 @@
-"""The walk of `qpid-store-chk`: from file to file, and where it ends (formats page, section 15.1)."""
+"""The walk of `qpid-store-chk`: from file to file, and where it ends."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What was done to three of qpidd's stores, and what the formats page, section 8.3, makes of it when it is cut short.
+"""What was done to three of qpidd's stores, and what becomes of it when it is cut short (formats/rhm/README.md, 6.2).
 
 The broker took record ids from one counter, and in these three stores they ascend in every journal. So "the broker was
 killed while it wrote record N" is: of record N the first bytes are there, and of every later one nothing, in any
-journal. `HISTORIES` tells what each transaction did; `CUTS` is the table of section 8.3, once for each record of it
-that these stores have.
+journal. `HISTORIES` tells what each transaction did; `CUTS` is the table of that page, once for each record of it that
+these stores have.
 """
 
 from __future__ import annotations

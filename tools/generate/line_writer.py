@@ -1,4 +1,4 @@
-"""Lays records out in a line of files, as qpidd's linearstore does (the top of `formats.qls`); no I/O.
+"""Lays records out in a line of files, as qpidd's linearstore does (formats/qls/README.md); no I/O.
 
 A record that reaches a file's end goes on behind the header of the next, which is made at that moment; so a file that
 is exactly full has no successor until there is another record. No file is ever given back.

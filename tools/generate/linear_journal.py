@@ -1,7 +1,7 @@
 """The journals of a fleet of linearstores: lines of files, each made when a record comes to it.
 
 A line gives a file back when none of its messages is left. Here none is ever given back, as where a queue's very first
-message is never taken: that one is kept. The layout is told at the top of `formats.qls`.
+message is never taken: that one is kept. The layout is in formats/qls/README.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""What `qpid-qls-analyze` does: a drop-in for the command of that name that came with qpidd (formats page, 15.3).
+r"""What `qpid-qls-analyze` does: a drop-in for the command of that name that came with qpidd.
 
 The journals of a linearstore are read, and what remains is shown: the messages that were enqueued and not dequeued, the
 transactions that were neither committed nor aborted, and what qpidd's recovery would do about these. What is printed is

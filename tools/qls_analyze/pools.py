@@ -1,4 +1,4 @@
-"""The report of the empty file pools (formats page, sections 14.5 and 15.3).
+"""The report of the empty file pools (formats/qls/README.md, 3.4).
 
 A partition `pNNN` has below `efp` a directory for each size of data area, `<size>k`. The files that wait are in it, the
 others in its directories `in_use` and `returned`. A waiting file counts if it has the size of its pool and a header

@@ -1,8 +1,8 @@
-"""What becomes of the open transactions, as qpidd's recovery would have it (formats page, sections 14.6 and 15.3).
+"""What becomes of the open transactions, as qpidd's recovery would have it (formats/qls/README.md, 5).
 
 A transaction that is open in the prepared list was prepared; a dequeue there is the decision. Without one the
-transaction is committed: a restarted linearstore does so with every prepared one (section 8.4). One that is not in the
-list is dropped.
+transaction is committed: a restarted linearstore does so with every prepared one. One that is not in the list is
+dropped.
 """
 
 from __future__ import annotations

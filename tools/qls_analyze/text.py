@@ -1,4 +1,4 @@
-r"""How `qpid-qls-analyze` writes transaction ids, data, headers and tails (formats page, section 15.3).
+r"""How `qpid-qls-analyze` writes transaction ids, data, headers and tails.
 
 What is wholly printable (ASCII, and no blank) stands in double quotes, whole if it is shorter than 50 bytes, else its
 first and last 25. Otherwise a transaction id is the hexadecimal number that its bytes, the last one first, make; data

@@ -1,4 +1,4 @@
-"""The walk over the records of a journal, by the rules of the original (formats page, sections 14.4 and 15.3).
+"""The walk over the records of a journal, by the rules of the original (formats/qls/README.md, 4).
 
 It begins in the file with the lowest number, at its first record offset, and goes from record to record and from file
 to file. At each block on which a record should begin:

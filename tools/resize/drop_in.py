@@ -1,4 +1,4 @@
-"""One run of `qpid-store-resize`: what is printed, in the order in which the original prints it (formats page, 15.2).
+"""One run of `qpid-store-resize`: what is printed, in the order in which the original prints it.
 
 What is shown of the old journal comes from the walk of `qpid-store-chk`; what moves is what recovery finds
 (`store.repair.version_1_resize`). The two agree on every sound journal, but for transient messages, which are not

@@ -1,4 +1,4 @@
-r"""What `qpid-store-chk` does: a drop-in for the command of that name that came with qpidd (formats page, 15.1).
+r"""What `qpid-store-chk` does: a drop-in for the command of that name that came with qpidd.
 
 One journal is read, its records counted and matched, and what remains is shown: the messages that were enqueued and not
 dequeued, and the transactions that were neither committed nor aborted. What is printed is the original's, to the byte.

@@ -1,4 +1,4 @@
-"""The info file and the file headers of a journal, before any record is read (formats page, section 15.1).
+"""The info file and the file headers of a journal, before any record is read.
 
 The file headers are looked at in the order of their numbers, up to the first file that was never written; the rest
 counts as unused, whatever it holds. The walk begins in the first file whose overwrite indicator is another than that of

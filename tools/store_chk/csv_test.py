@@ -1,4 +1,4 @@
-"""What a test harness expects of a journal: one line of a file of comma-separated values (formats page, section 15.1).
+"""What a test harness expects of a journal: one line of a file of comma-separated values.
 
 Columns, from 0: 0 test number; 5 number of messages; 7, 8 least and greatest message size; 9, 10 the same of
 transaction ids; 11 whether messages are dequeued; 12 transient; 13 external; 20 comment. Others mean nothing here. A

@@ -1,4 +1,4 @@
-"""What is enqueued and which transactions are open, by the rules of the original (formats page, section 15.1).
+"""What is enqueued and which transactions are open, by the rules of the original.
 
     enqueue                   goes into the map; one that is there already is an error
     enqueue, transactional    waits in its transaction

@@ -1,4 +1,4 @@
-"""What is printed after the walk (formats page, section 15.1)."""
+"""What is printed after the walk."""
 
 from __future__ import annotations
 

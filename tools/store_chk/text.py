@@ -1,4 +1,4 @@
-r"""How `qpid-store-chk` writes records, headers, times, transaction ids and data (formats page, section 15.1).
+r"""How `qpid-store-chk` writes records, headers, times, transaction ids and data.
 
 A transaction id, or data, that is wholly printable (ASCII from blank to tilde) and shorter than 50 bytes stands as it
 is; of a longer one the first and the last 25 bytes are shown. Where anything is not printable, each such byte is

@@ -1,4 +1,4 @@
-"""The walk over the records of a journal, by the rules of the original (formats page, section 15.1).
+"""The walk over the records of a journal, by the rules of the original.
 
 It enters the first file at its first record offset and goes from record to record and from file to file, once round
 the ring. At each block on which a record should begin:

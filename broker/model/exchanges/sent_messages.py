@@ -13,8 +13,9 @@ Rules, where the sources leave a choice:
     unroutable  counts, as any other.
     refused     by a full queue: its number is not given again, and the message that was the last stays so.
     commit      a message of a transaction is sent when that is committed, so that numbers rise on every queue.
-    restart     numbers begin again at 0, and no message is kept: neither is on the disk, as in qpidd (formats page,
-                section 10.4). So a consumer that sees a number go back knows that the broker was started again.
+    restart     numbers begin again at 0, and no message is kept: neither is on the disk, as in qpidd
+                (formats/broker_records/README.md, 4.3). So a consumer that sees a number go back knows that the
+                broker was started again.
 
 Source: inventories 000 K1 and K2, 003_001 (exchanges), 004b 136 and 137.
 """

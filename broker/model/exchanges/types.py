@@ -7,8 +7,9 @@
     fanout     FanoutExchange    amq.fanout
     headers    HeadersExchange   amq.match
 
-The four are durable where there is a store, and stored like others, as in qpidd (formats page, section 10.4); the
-default exchange is not. Source: AMQP 0-10, class exchange, required-types and required-instances.
+The four are durable where there is a store, and stored like others, as in qpidd
+(formats/broker_records/README.md, 4.3); the default exchange is not. Source: AMQP 0-10, class exchange, required-types
+and required-instances.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ the way through the broker (`transfer_reader`). In delivery-properties the broke
 and puts the struct first, so that the bit for "redelivered" is in the same place in all messages. Application headers
 are read only by an exchange that routes by them, or by a filter.
 
-A stored message is `u32 header size | message.transfer frame | header frame | body` (formats page, section 9).
+A stored message is `u32 header size | message.transfer frame | header frame | body`
+(formats/broker_records/README.md, 1.1 and 1.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The files of a linearstore's pools: whether journals can take them, and whether those that are taken are in use.
 
 At its start qpidd looks at the waiting files; one that is not reset it resets, one that is wrong it leaves out.
-Source: formats page, section 14.5.
+Source: formats/qls/README.md, 3.4.
 """
 
 from __future__ import annotations

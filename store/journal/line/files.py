@@ -4,8 +4,8 @@ A line has no info file. Each header names the journal's queue and the file's nu
 header it cannot read and does not see that one is missing. Here such a file is read all the same, and so is one whose
 number is wrong: its record ids tell where among the others it belongs.
 
-Where a number is missing between others, a file was lost, or a restart left it out (the top of `formats.qls`): the walk
-over the records tells which, since it fits together in the second case.
+Where a number is missing between others, a file was lost, or a restart left it out (formats/qls/README.md, 4): the
+walk over the records tells which, since it fits together in the second case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of a linearstore's partitions: those that journals have taken, and those that wait (formats page, 14.5).
+"""The files of a linearstore's partitions, those taken and those that wait (formats/qls/README.md, 3.4).
 
 A journal's directory holds links to the files that it took, and the links are absolute: on another machine, or in a
 copy, they point nowhere, or worse, into another store. So a link's file is looked for by its name, which is a UUID,

@@ -5,8 +5,8 @@ checksum, so after a break its padding must do. What a file's former life left b
 whatever lies in a message's body.
 
 qpidd takes the first bad record for the journal's end, and gives everything after it up. It also takes for bad the
-large records that its own writer made while it had to wait for free cache pages (the top of `formats.qls`): here they
-are good, and noted.
+large records that its own writer made while it had to wait for free cache pages (formats/qls/README.md, 6): here
+they are good, and noted.
 """
 
 from __future__ import annotations

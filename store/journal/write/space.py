@@ -8,7 +8,7 @@ live record is `oldest`, and the writer must not enter the file that comes round
 
 What is live, `live_records` says; its places are held until what removes it is synced.
 
-Three rules keep the ring from filling up with a message that nobody can remove (DESIGN, "Fill"):
+Three rules keep the ring from filling up with a message that nobody can remove:
 
     threshold    live blocks, one more for the dequeue of each live record, and what open transactions need for their
                  outcome are at most 80 % of the ring, or the enqueue is refused

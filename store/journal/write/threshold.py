@@ -2,12 +2,13 @@
 
 Each format has its own rule; what they share is a *limit*, bytes that may be in use, and what is in use of it.
 
-    version 1   formats page, section 3.6. The writer may not come so close to a file in which a live record begins that
-                less than a reserve is free before it: 20 % of the ring, rounded up to blocks, and at least one file.
+    version 1   formats/rhm/README.md, 3.5. The writer may not come so close to a file in which a live record
+                begins that less than a reserve is free before it: 20 % of the ring, rounded up to blocks, and at least
+                one file.
                 In use is everything from the beginning of the oldest live record's file to the end of the journal, so
                 one old message holds back all that was written after it, needed or not.
-    version 2   DESIGN, "The journal". The blocks of the live records, and one more for the dequeue of each, may be 80 %
-                of the ring. Where they stand does not matter, since old ones are copied forward.
+    version 2   The blocks of the live records, and one more for the dequeue of each, may be 80 % of the ring. Where
+                they stand does not matter, since old ones are copied forward.
     linear      no ring, no limit: files are added as long as the disk has room.
 
 qpidd's algorithm counts, file by file, how far the record to be enqueued and the reserve reach. It accepts exactly

@@ -1,4 +1,4 @@
-"""Where the records of a version-1 journal go, and the steps that bring them there (formats page, 3.1 to 3.4).
+"""Where the records of a version-1 journal go, and the steps that bring them there (formats/rhm/README.md, 3).
 
 A place is a block of the endless stream of all laps round the ring: divided by a file's blocks it gives the file,
 counted over all laps; that, modulo the number of files, is the file's number, and the parity of the lap is the

@@ -5,7 +5,8 @@
     flushed()                          the step is on the disk; with a flush's last step `synced` moves on
     failed(error)                      nothing may be assumed; the journal takes nothing more
 
-Where records go is in `version_1_ring`; here is what is enqueued, and what is taken (formats page, 3.2, 3.6, 3.7).
+Where records go is in `version_1_ring`; here is what is enqueued, and what is taken
+(formats/rhm/README.md, 3.3, 3.5 and 3.6).
 
 Each file counts the messages whose enqueue records begin in it and that are not dequeued, those of open transactions
 included. A file is entered again only when its count is zero. Two rules follow from that:
@@ -309,7 +310,7 @@ class Version1Writer:
 
 
 def reserve_blocks(geometry: Geometry) -> int:
-    """Blocks that enqueues leave free: 20 % of the ring, rounded up, and at least one file (formats page, 3.6)."""
+    """Blocks that enqueues leave free: 20 % of the ring, rounded up, at least one file (formats/rhm/README.md, 3.5)."""
     blocks = geometry.capacity // BLOCK_SIZE
     return max(-(-blocks * (_PERCENT - THRESHOLD_PERCENT) // _PERCENT), geometry.data_size // BLOCK_SIZE)
 
