@@ -5,21 +5,21 @@ the documents' own wherever they have them, since people search logs, and script
 
     event                                   level     words from
     --------------------------------------  --------  ------------------------------------------------------------
-    an option is corrected                  warning   003, section 6.3 (P-27) below the minimum; own words otherwise
+    an option is corrected                  warning   MRG 2 Messaging User Guide, 6.3, below the minimum
     an option is not needed                 notice    own
-    the store is ready                      notice    003, section 6.2 (P-5)
-    a journal is created                    notice    003, section 6.2 (P-5)
+    the store is ready                      notice    MRG 2 Messaging User Guide, 6.2
+    a journal is created                    notice    MRG 2 Messaging User Guide, 6.2
     default sizes of journals               info      formats/rhm/README.md, 5.6
     a queue is recovered                    info      formats/rhm/README.md, 5.6
     the highest record id                   info      formats/rhm/README.md, 5.6
     a transaction is in doubt               notice    own
     the store is truncated                  notice    own
-    the store belongs to another process    critical  003, section 6.2 (P-7)
-    no store of a cluster is clean          critical  003, section on clusters (D-7)
+    the store belongs to another process    critical  MRG 2 Messaging User Guide, 6.2
+    no store of a cluster is clean          critical  MRG 2 Messaging User Guide, 7.5.4
     an enqueue is over the threshold        warning   formats/rhm/README.md, 3.5
     a journal is full                       critical  formats/rhm/README.md, 3.5
     a journal has failed                    critical  own
-    MST-1001 to MST-1006                    notice    004, operational logging (inventory 004a, section 7.2)
+    MST-1001 to MST-1006                    notice    Qpid wiki, "Configure Operational Status Logging"
 
 The last are what the Java broker's stores say of themselves, in this order; the option `mst-log` turns them on:
 
@@ -40,7 +40,7 @@ from typing import Final, NamedTuple
 from formats.wording import printable
 
 MAX_IN_DOUBT_LINES: Final = 20
-TPL_NAME: Final = "TplStore"  # of the prepared list's journal (P-14)
+TPL_NAME: Final = "TplStore"  # of the prepared list's journal
 
 
 class Level(StrEnum):
@@ -68,7 +68,7 @@ class LogLine(NamedTuple):
 
 
 def below_minimum(parameter: str, value: int, minimum: int) -> LogLine:
-    """A number is raised to the least that is legal (P-27)."""
+    """A number is raised to the least that is legal."""
     return LogLine(
         Level.WARNING,
         f"parameter {parameter} ({value}) is below allowable minimum ({minimum}); "
@@ -108,7 +108,7 @@ def not_needed(option: str, reason: str) -> LogLine:
 
 
 def store_initialized(directory: str) -> LogLine:
-    """The store is open. `directory` is the store directory, as the options give it (P-5)."""
+    """The store is open. `directory` is the store directory, as the options give it."""
     return LogLine(Level.NOTICE, f"Store module initialized; dir={printable(directory)}")
 
 
@@ -118,17 +118,17 @@ def store_truncated(directory: str) -> LogLine:
 
 
 def directory_locked() -> LogLine:
-    """Another process has the store open (P-7). The broker puts `Exception: ` before it where it ends with it."""
+    """Another process has the store open. The broker puts `Exception: ` before it where it ends with it."""
     return LogLine(Level.CRITICAL, "Data directory is locked by another process.")
 
 
 def no_clean_store() -> LogLine:
-    """All stores of a cluster are dirty, so none can be started from (D-7)."""
+    """All stores of a cluster are dirty, so none can be started from."""
     return LogLine(Level.CRITICAL, "Cannot recover, no clean store")
 
 
 def journal_created(name: str) -> LogLine:
-    """A journal was built. `name` is its queue's, or `TPL_NAME` (P-5)."""
+    """A journal was built. `name` is its queue's, or `TPL_NAME`."""
     return LogLine(Level.NOTICE, f'Journal "{printable(name)}": Created')
 
 

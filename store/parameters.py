@@ -1,9 +1,9 @@
 """The store's options: one table, the values that were made of it, and how illegal numbers are corrected.
 
 A number that is not legal never keeps a broker from starting. It is replaced by the nearest legal one, the smaller of
-two that are equally near, and a warning says so (003, section 6.3: P-26, P-27, PV-6). The same holds for the numbers
-in a queue's declaration. What is no number at all, no yes or no, or not one of the words to choose from, is an error:
-there is nothing near it.
+two that are equally near, and a warning says so (MRG 2 Messaging User Guide, 6.3). The same holds for the
+numbers in a queue's declaration. What is no number at all, no yes or no, or not one of the words to choose from, is an
+error: there is nothing near it.
 
 Two numbers depend on each other: a file holds a whole number of pages of the write cache, since qpidd writes wrongly
 where it does not (formats/rhm/README.md, 3.1). File sizes are multiples of 64 KiB, so only a page of 128 KiB can be
@@ -13,7 +13,7 @@ does, for the page is the store's; the nearest size may be one page of 64 KiB le
 The documents differ on some numbers; the table has what was decided:
 
     jfile-size-pgs, maximum         32768 in the documents; qpidd 1.40 takes 32767
-    tpl-wcache-page-size, default   32 in 003, table 6.2; 4 in qpidd, and 004 calls it "a lot smaller" than the other
+    tpl-wcache-page-size, default   32 in MRG 2 Messaging User Guide, table 6.2; 4 in qpidd
     wcache-page-size 0              the minimum, 1, is nearest; qpidd takes 32
     wcache-page-size 3              2, by the rule for ties; qpidd takes 4
     a number out of range           corrected; qpidd 1.40 does not start, or refuses the queue
@@ -116,8 +116,10 @@ _PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 1
 _PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: formats/qls/README.md, 7; maximum: qpidd's most
 _ALIGNMENTS: Final = (512, 4096)  # bytes: the sectors that disks have
 
-_TABLE: Final = "003, table 6.2"
-_OLD: Final = "000, 376-390; 004, 27979-27991"
+_TABLE: Final = "MRG 2 Messaging User Guide, table 6.2"
+_CONFIGURING: Final = "MRG 2 Messaging User Guide, 6.3"
+_OLD: Final = "Qpid C++ Broker Book, 1.1.6"
+_MST: Final = 'Qpid wiki, "Configure Operational Status Logging"'
 _EXPAND: Final = "formats/rhm/README.md, 7.2"
 _RING: Final = "formats/rhm/README.md, 9"
 _LINEAR: Final = "formats/qls/README.md, 7"
@@ -156,7 +158,7 @@ OPTIONS: Final = (
     ),
     StoreOption("sync", _CHOICE, AUTO, "Who waits for the disk", "own", words=SYNC_DRIVERS),
     StoreOption("flush-alignment", _NUMBER, 512, "Sector size of the disk", "own", "bytes", _ALIGNMENTS, "512 or 4096"),
-    StoreOption("mst-log", _SWITCH, False, "Log the Java broker's messages, too: MST-1001 to MST-1006", "004, 31203"),
+    StoreOption("mst-log", _SWITCH, False, "Log the Java broker's messages, too: MST-1001 to MST-1006", _MST),
     StoreOption("store-async", _SWITCH, True, "Write asynchronously", _OLD, not_needed=_ONE_MODE),
     StoreOption("store-force", _SWITCH, False, "Delete all data if the mode changed", _OLD, not_needed=_ONE_MODE),
     StoreOption("auto-expand", _SWITCH, False, "Add files to a full journal", _EXPAND, not_needed=_FIXED),
@@ -171,8 +173,8 @@ OPTIONS: Final = (
 """All options, in the order in which help shows them."""
 
 QUEUE_ARGUMENTS: Final = (
-    _COUNT._replace(name="qpid.file_count", help="Files in the queue's journal", source="003, section 6.3"),
-    _SIZE._replace(name="qpid.file_size", help="Size of the files of the queue's journal", source="003, section 6.3"),
+    _COUNT._replace(name="qpid.file_count", help="Files in the queue's journal", source=_CONFIGURING),
+    _SIZE._replace(name="qpid.file_size", help="Size of the files of the queue's journal", source=_CONFIGURING),
 )
 """The arguments of a queue's declaration that say how large its journal is; their defaults are the store's options."""
 
@@ -355,7 +357,7 @@ def queue_geometry(arguments: Mapping[str, Any], parameters: StoreParameters) ->
 
 
 def store_directory(parameters: StoreParameters, data_directory: str | None) -> str:
-    """The directory below which the store is: the option's, else the broker's data directory (P-6).
+    """The directory below which the store is: the option's, else the broker's data directory.
 
     Raises:
         ParameterError: there is neither.

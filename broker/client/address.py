@@ -8,8 +8,8 @@ r"""Address strings: `name [ "/" subject ] [ ";" options ]`, read and written.
     word            characters other than space and  ' " { } [ ] , : ;
     quoted text     in ' or ", with the escapes \\ \' \" \/ \b \f \n \r \t \xHH \uHHHH
 
-Sources: seed 000 (section 1.6.2.1, LVQ addresses), seed 003 (sections on priorities and alerts), and the Qpid
-Messaging API as its users write it.
+Sources: Qpid C++ Broker Book, 1.6.2.1 (LVQ); MRG 2 Messaging User Guide, 3 (priorities, alerts); and the Qpid Messaging
+API as its users write it.
 """
 
 from __future__ import annotations

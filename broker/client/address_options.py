@@ -12,7 +12,7 @@
 
 Other options whose names begin with x- are allowed everywhere and mean nothing here.
 
-Source: the Qpid Messaging API's address options as its users write them; seed 000, section 1.6.2.1.
+Source: the Qpid Messaging API's address options as its users write them; Qpid C++ Broker Book, 1.6.2.1.
 """
 
 from __future__ import annotations

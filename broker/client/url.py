@@ -5,7 +5,7 @@
 
 `localhost`, `10.1.1.7:10000`, `guest/guest@localhost` and `amqp:tcp:127.0.0.1:5672,tcp:other` are all URLs.
 
-Sources: seed 000 (broker addresses of the tools, section 1.12.8), seed 003 (section 7.1, --cluster-url).
+Sources: Qpid C++ Broker Book, 1.12.8; MRG 2 Messaging User Guide, 7.1 (--cluster-url).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ where even the arguments cost something, ask `LOG.is_on(DEBUG)` first. Passwords
 A rule is `LEVEL[+-][:PATTERN]`: `+` is this level and above, `-` this level and below. A pattern is the name of a
 category, or a part of the name of the function that writes (`broker.server.Server.listen`: room, module, class; `::`
 is read as a dot, and `qpid::`, with which all of qpidd's names begin, stands for every function). First match decides
-(000, B8):
+(Qpid C++ Broker Book, 1.1.8.3):
 
     1  a disabled function    hidden
     2  a disabled category    hidden
@@ -44,7 +44,7 @@ CATEGORIES: Final = (
     "Security", "Broker", "Management", "Protocol", "System", "HA", "Messaging",
     "Store", "Network", "Test", "Client", "Model", "Unspecified",
 )  # fmt: skip
-"""000, B5."""
+"""Qpid C++ Broker Book, 1.1.8.1.2."""
 
 DEFAULT_RULE: Final = "notice+"
 OFF: Final = CRITICAL + 1

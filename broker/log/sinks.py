@@ -1,8 +1,8 @@
 """Where the broker's log goes, and what its lines look like.
 
-A line looks like `2026-11-20 12:00:00 [Broker] notice Broker running` (000, B19). It stays on one line whatever a
-client put into it: what cannot be printed is escaped. A line that cannot be written is lost, and keeps nobody from
-working.
+A line looks like `2026-11-20 12:00:00 [Broker] notice Broker running` (Qpid C++ Broker Book, 1.1.8.5). It stays on one
+line whatever a client put into it: what cannot be printed is escaped. A line that cannot be written is lost, and keeps
+nobody from working.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOP: Final = Path(__file__).parents[2]  # above the packages
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """What a line has besides its text (000, B10 to B17)."""
+    """What a line has besides its text (Qpid C++ Broker Book, 1.1.5)."""
 
     time: bool = True
     level: bool = True
@@ -96,7 +96,7 @@ class _RuleFilter(logging.Filter):
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """Where lines go (000, B18).
+    """Where lines go (Qpid C++ Broker Book, 1.1.5).
 
     Attributes:
         stderr, stdout, syslog: whether they go there.

@@ -17,7 +17,7 @@
 Without an authorizer of its own a broker allows everything. Messages are checked only if the authorizer says that it
 has rules for them (`checks_publish`): a broker without such rules does nothing for a single message.
 
-Source: inventory 000, section E (the names, and the lookups of E15); 003_001, section 13.
+Sources: Qpid C++ Broker Book, 1.5.2 (the names) and table 1.16 (the lookups); MRG 2 Messaging User Guide, 10.2.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class Broker:
     # ---- from here on ----
 
     def run(self) -> None:
-        """All is ready, and clients are let in. The line is written here since rules name it so (000, B9 and B19)."""
+        """All is ready, and clients are let in. The manual's rules name this method (Qpid C++ Broker Book, 1.1.8.5)."""
         _LOG.notice("Broker running")
 
     # ---- the end ----

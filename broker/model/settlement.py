@@ -8,7 +8,7 @@
 
 What belongs to a queue that is deleted meanwhile has gone with it, or moved: nothing is done.
 
-Sources: AMQP 0-10, class message; inventory 003_001, section 6.
+Sources: AMQP 0-10, class message; MRG 2 Messaging User Guide, 5.
 """
 
 from __future__ import annotations

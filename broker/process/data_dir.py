@@ -17,7 +17,7 @@ _MODE: Final = 0o700
 _OTHERWISE: Final = "give another one with --data-dir, or --no-data-dir to keep nothing"
 
 DAEMON_DATA_DIRECTORY: Final = "/var/lib/qpidd"
-"""000, C6; 003, P-6."""
+"""Qpid C++ Broker Book, 1.1.3.1 and 1.1.5; MRG 2 Messaging User Guide, 6.2."""
 
 
 class DataDirectoryError(Exception):
@@ -25,7 +25,7 @@ class DataDirectoryError(Exception):
 
 
 def user_directory() -> str:
-    """Where a broker that a person started keeps its data (003, P-6)."""
+    """Where a broker that a person started keeps its data (MRG 2 Messaging User Guide, 6.2)."""
     try:
         return str(Path("~/.qpidd").expanduser())
     except RuntimeError:  # there is no home directory

@@ -7,7 +7,7 @@ loaded once, and two different ones are refused.
 
 A directory of modules is looked through for names only: its `.so` files are qpidd's, and nothing of them is run. Those
 that no module here is named for get a warning. No directory is searched unless it is given: the default of a qpidd
-that is installed beside this one would decide what is loaded here (000, C1, has it differently).
+that is installed beside this one would decide what is loaded here (Qpid C++ Broker Book, 1.1.5, has it differently).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from formats.wording import printable
 _LOG: Final = log_of("Broker")
 
 _UMASK: Final = 0o077
-_CANNOT_START: Final = "Daemon startup failed: "  # 000, C9
+_CANNOT_START: Final = "Daemon startup failed: "  # Qpid C++ Broker Book, 1.12.5
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -15,8 +15,8 @@ errors nor in what `repr` shows.
 | ANONYMOUS | a trace, which is not used           | none       |
 | PLAIN     | authorization \0 name \0 password    | one, empty, if the first response was left out |
 
-A user's id is `name@REALM` (000, D2). In PLAIN the name may have the realm already, and the authorization must be empty
-or the same user: nobody acts for others.
+A user's id is `name@REALM` (Qpid C++ Broker Book, 1.5.1.1). In PLAIN the name may have the realm already, and the
+authorization must be empty or the same user: nobody acts for others.
 """
 
 from __future__ import annotations

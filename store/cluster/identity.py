@@ -1,8 +1,8 @@
 """Which cluster a broker's store belongs to, and whether a cluster may start from it: the store's identity.
 
-In a cluster whose members all have stores, each store is a replica of one state (003, section 7.5; 004, "Persistent
-Cluster Restart Design Note"; inventory 003_001, D-1 to D-11). Two UUIDs go with each: the cluster-id, the same for all
-members as long as the cluster exists, and the shutdown-id, of one clean shut-down of all of them. They give the state:
+In a cluster whose members all have stores, each store is a replica of one state (MRG 2 Messaging User Guide, 7.5;
+Qpid wiki, "Persistent Cluster Restart Design Note"). Two UUIDs go with each: the cluster-id, the same for all members
+as long as the cluster exists, and the shutdown-id, of one clean shut-down of all of them. They give the state:
 
     state   cluster-id  shutdown-id   what it means
     ------  ----------  ------------  --------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Whether brokers with these stores can form a cluster, and what each does with its own: the rules, without any I/O.
 
-From 004, "Persistent Cluster Restart Design Note" (inventory 004a, section 1.4), and 003, section 7.5 (D-4, D-6, D-7):
+From the Qpid wiki, "Persistent Cluster Restart Design Note", and the MRG 2 Messaging User Guide, 7.5:
 
 1. All stores are empty: all begin empty, under one new cluster-id.
 2. Otherwise at least one is clean. If none is, the brokers say `Cannot recover, no clean store` and end; also where
-   some are dirty and all others empty, which 003 leaves open and 004 does not.
+   some are dirty and all others empty, which the guide leaves open and the note does not.
 3. All clean stores have the same shutdown-id: they stopped at the same point.
 4. All that are not empty have the same cluster-id.
 5. Clean stores are read. The others get an update from one that was; a store that is there already is discarded, which

@@ -1,6 +1,6 @@
 """How large a journal has to be: qpidd's published formulas, as pure functions.
 
-Source: the seed 003, sections 6.4.2 to 6.4.4 (inventory 003_001, P-17 to P-24, vectors PV-1 to PV-5).
+Source: MRG 2 Messaging User Guide, 6.4.2 to 6.4.4.
 
 A record is its header, the transaction id, the data and its tail, rounded up to whole blocks of 128 bytes. What a
 transaction writes is flushed when it is prepared, and again when it ends, and a flush is padded to 512 bytes (4096 in
@@ -46,11 +46,11 @@ from store.journal.format import JournalFormat
 from store.journal.records import MAX_XID_SIZE
 from store.journal.write.threshold import THRESHOLD_PERCENT, depth_held
 
-DEFAULT_FILES: Final = 8  # of num-jfiles (inventory 003_001, table 6.2)
+DEFAULT_FILES: Final = 8  # of num-jfiles (MRG 2 Messaging User Guide, table 6.2)
 MAX_PAGES: Final = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 takes one less (formats/rhm/README.md, 9)
 LARGEST_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
 DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats/qls/README.md, 7)
-LOCAL_XID_SIZE: Final = 24  # bytes of a local transaction's id (P-22)
+LOCAL_XID_SIZE: Final = 24  # bytes of a local transaction's id
 MAX_DEPTH: Final = 1 << 48  # messages: more than any journal holds
 
 

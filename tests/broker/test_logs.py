@@ -187,7 +187,7 @@ def test_functions_have_their_module_s_name(make_log: MakeLog, path: Path, file:
     "rule", ["notice", "notice:qpid::", "notice:Broker", "notice-:Broker::run", "notice:qpid::broker::Broker::run"]
 )
 def test_the_rules_that_qpidd_s_manual_has_for_its_line(make_log: MakeLog, path: Path, rule: str) -> None:
-    """000, B9: each of them is for the line "Broker running"."""
+    """Qpid C++ Broker Book, 1.1.8.5: each of them is for the line "Broker running"."""
     model = Broker(BrokerSettings(), None, lambda work, *arguments: None)
     log = make_log(rule, parts=LineFormat(time=False, function=True))
     model.run()

@@ -244,7 +244,7 @@ ha-cluster ha-queue-replication ha-brokers-url ha-public-url ha-replicate ha-use
 ha-backup-timeout cluster-cman cluster-mechanism cluster-name cluster-password cluster-size cluster-url
 cluster-username default-event-threshold-ratio watchdog-interval
 """
-"""000, sections A to D, F, G, M and P; 003, section 16; 004, lines 1264 to 1272, 24698, and 27900 to 27963."""
+"""Qpid C++ Broker Book, 1.1, 1.4, 1.5, 1.7, 1.8 and 1.12; MRG 2 Messaging User Guide; Qpid wiki, "RASC", "FAQ"."""
 
 
 def test_every_option_that_the_documents_name_is_known() -> None:

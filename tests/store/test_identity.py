@@ -281,7 +281,7 @@ def test_a_damaged_status_does_not_hinder_discarding(tmp_path: Path) -> None:
 
 
 def test_manual_recovery_as_the_documents_tell_it(tmp_path: Path) -> None:
-    """PV-13: a member that had discarded its store for an update is the one that is started from."""
+    """MRG 2 Messaging User Guide, 7.5.4: the member that had discarded its store starts the cluster."""
     identity = identity_in(with_store(tmp_path))
     (tmp_path / "rhm" / "content").write_text("the good one")
     identity.mark_dirty(CLUSTER)

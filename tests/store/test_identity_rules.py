@@ -1,4 +1,4 @@
-"""The rules by which brokers with stores form a cluster: PV-12 line for line, and every mixture of three stores."""
+"""Which brokers with stores form a cluster (MRG 2 Messaging User Guide, 7.5), for every mixture of three stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's options: PV-6 case by case, what follows from the rule, and values that cannot be understood."""
+"""The store's options: how illegal numbers are corrected, and values that cannot be understood."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def no_part(name: str, page: int, file: int, corrected: int) -> str:
     )
 
 
-# ---- PV-6 ----
+# ---- MRG 2 Messaging User Guide, 6.3: numbers that are not legal ----
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_defaults() -> None:
     assert lines == ()
     assert parameters == StoreParameters()
     assert parameters.geometry == parameters.tpl_geometry == Geometry(8, 24 * PAGE_SIZE)
-    assert parameters.geometry.capacity == 12_582_912  # PV-5
+    assert parameters.geometry.capacity == 12_582_912
     assert (parameters.page_bytes, parameters.write_cache_bytes) == (32_768, 1_048_576)
     assert (parameters.tpl_page_bytes, parameters.tpl_write_cache_bytes) == (4_096, 262_144)
     assert (parameters.on_damage, parameters.sync, parameters.flush_alignment) == (OnDamage.QUARANTINE, "auto", 512)
@@ -403,7 +403,7 @@ def test_any_values_give_legal_parameters_or_one_line(options: dict[str, object]
     ("arguments", "files", "pages", "warnings"),
     [
         ({}, 10, 30, []),
-        ({"qpid.file_count": 12, "qpid.file_size": 20}, 12, 20, []),  # PV-5
+        ({"qpid.file_count": 12, "qpid.file_size": 20}, 12, 20, []),
         ({"qpid.file_count": "12", "qpid.file_size": " 20 "}, 12, 20, []),
         ({"qpid.file_count": 4}, 4, 30, []),
         ({"qpid.file_size": 1}, 10, 1, []),

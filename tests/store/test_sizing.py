@@ -40,7 +40,7 @@ def example(**changes: object) -> Sizing:
     return size_journal(Workload(**values))  # type: ignore[arg-type]
 
 
-# ---- the vectors (inventory 003_001, section 19e) ----
+# ---- the examples of MRG 2 Messaging User Guide, 6.4 ----
 
 
 @pytest.mark.parametrize("journal_format", [V1, V2])

@@ -50,7 +50,7 @@ def version_1(geometry: Geometry, oldest: int | None, end: int) -> Threshold:
 
 def test_limits() -> None:
     default = Geometry.from_pages(8, 24)
-    assert enqueue_limit(default, V2) == 10_066_329  # PV-7
+    assert enqueue_limit(default, V2) == 10_066_329
     assert enqueue_limit(default, V1) == 12_582_912 - 19_661 * BLOCK_SIZE  # 20 %, rounded up to blocks
     assert enqueue_limit(PAGE, V1) == 3 * 65_536  # 20 % of four files is less than one file
     assert enqueue_limit(default, LINEAR) is None

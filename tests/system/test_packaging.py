@@ -145,7 +145,7 @@ def test_the_container_s_broker_listens_outside_and_keeps_messages() -> None:
 
 
 def test_a_file_that_asks_for_a_daemon_does_not_get_one(tmp_path: Path) -> None:
-    """000, A5: `daemon=yes` is in qpidd's examples, and neither systemd nor a container has use for it."""
+    """`daemon=yes` is in examples (Qpid C++ Broker Book, 1.1.3.3); neither systemd nor a container has use for it."""
     old = tmp_path / "qpidd.conf"
     old.write_text("daemon=yes\n")
     (command,) = unit_values("ExecStart")

@@ -296,7 +296,7 @@ def test_a_damaged_status_is_unusable_and_can_be_written_anew(tmp_path: Path) ->
 
 
 def test_the_whole_way_back_after_a_failure_of_all(tmp_path: Path) -> None:
-    """PV-13, with stores that hold something."""
+    """MRG 2 Messaging User Guide, 7.5.4, with stores that hold something."""
     good, behind = member(tmp_path / "a", Identity(C1, None), messages=7), member(tmp_path / "b", Identity(C1, None))
     StoreIdentity(tool_environment(), str(good)).discard(C1)
     member(good)

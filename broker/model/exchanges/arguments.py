@@ -10,7 +10,7 @@ The sources give them the values 1 or true, and for the last one none at all: to
 (a void or empty value) says yes, and whatever reads as a no says no. `qpid.sequence_counter`, which qpidd adds to a
 numbering exchange's stored arguments, is 0 there and means nothing here.
 
-Sources: inventories 000 K1 to K3, 003_001 (exchanges), 004b 136 to 138; formats/broker_records/README.md, 4.3.
+Sources: Qpid C++ Broker Book, 1.3.1; MRG 2 Messaging User Guide, 2; formats/broker_records/README.md, 4.3.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ included, in one step: every message goes by the old bindings or by the new one.
 a binding that comes later, and does not ask for it, is made beside it. So bindings that are made again in their old
 order, as at recovery, come out the same.
 
-Source: AMQP 0-10, exchange; inventories 000 K3, 003_001 (exchanges), 004b 138.
+Sources: AMQP 0-10, class exchange; Qpid C++ Broker Book, 1.3.1.3; MRG 2 Messaging User Guide, 2.3.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Rules, where the sources leave a choice:
                 (formats/broker_records/README.md, 4.3). So a consumer that sees a number go back knows that the
                 broker was started again.
 
-Source: inventories 000 K1 and K2, 003_001 (exchanges), 004b 136 and 137.
+Sources: Qpid C++ Broker Book, 1.3.1.1 and 1.3.1.2; MRG 2 Messaging User Guide, 2.2.
 """
 
 from __future__ import annotations

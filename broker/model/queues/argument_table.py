@@ -5,10 +5,10 @@ TOLD. The rule: a queue that would lose, reorder or multiply messages, hand them
 copy that somebody counts on is refused, so that nobody finds out from the messages. What only tunes a queue, or only
 watches it, is accepted, and the log says that it has no effect. When such a kind of queue is there, its rows go.
 
-Arguments that are in no row, here or in `arguments`, mean nothing to anybody (inventory 004cd, H6).
+Arguments that are in no row, here or in `arguments`, mean nothing to anybody (Qpid C++ Broker Book, 1.2.1.4).
 
-Source: qpidd, QueueSettings.cpp and QueueFactory.cpp; inventory 000, sections H, I, K, M, O, P; 003_001, section 3;
-004b, 124 to 129; 004cd, 185 and 209 to 212.
+Sources: qpidd, QueueSettings.cpp and QueueFactory.cpp; Qpid C++ Broker Book, 1.2, 1.3, 1.6 to 1.8, 1.11 and 1.12;
+MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ A count is a whole number that is not negative, or a text of its digits; texts m
 alerts have more counts, which are checked here. What else a declaration may ask for, and what becomes of it, is in
 `argument_table`. The queue keeps all its arguments as they came.
 
-Source: inventory 003_001, section 3; 004b, 127 and 128; 004cd, 209.
+Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ What is dropped was routed all the same: it goes to no alternate exchange. A mes
 long as it lives in this broker, also when it comes by way of another queue that was deleted; after a restart that is
 not known. In a transaction it has a place on the queue until the commit. A queue that takes every message has none.
 
-Source: inventory 003_001, section 3 (no-local).
+Source: MRG 2 Messaging User Guide, 3 (no-local).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     reject      its publisher is refused: resource-limit-exceeded
 
-A queue without a limit has none of these. Source: inventory 003_001, section 3; 004b, 127 and 128.
+A queue without a limit has none of these. Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
 """
 
 from __future__ import annotations

@@ -8,14 +8,15 @@ Deleting a queue is the exception, since it must not get messages while the stor
 first, gives its messages to its alternate exchange, which keeps them before they leave the queue, and comes back with
 its bindings if anything of that fails.
 
-Rules, where AMQP 0-10 (classes exchange and queue) leaves a choice, and their sources:
+Rules, where AMQP 0-10 (classes exchange and queue) leaves a choice, and their sources (MRG: MRG 2 Messaging User Guide;
+Book: Qpid C++ Broker Book):
 
     declared again      type and alternate exchange must agree, where they are given; all else is ignored  (XML, sticky)
-    exclusive           nobody else may declare, bind, unbind, delete, purge or subscribe; anybody may ask  (003, 3a)
-    delete              first if-empty, then if-unused, then exclusive                                      (003, 3a)
-    arguments           those that nobody knows are kept, and mean nothing                                  (004cd, H6)
+    exclusive           nobody else may declare, bind, unbind, delete, purge or subscribe; anybody may ask  (MRG, 3)
+    delete              first if-empty, then if-unused, then exclusive                                      (MRG, 3)
+    arguments           those that nobody knows are kept, and mean nothing                             (Book, 1.2.1.4)
     names               "amq." is reserved for both, "qpid." for exchanges
-    auto-delete         a queue goes with its owner, if it has one, else with its last consumer (003, 3a); an exchange
+    auto-delete         a queue goes with its owner, if it has one, else with its last consumer (MRG, 3); an exchange
                         with its last binding, unless it is an alternate exchange
 """
 

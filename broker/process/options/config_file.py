@@ -1,4 +1,4 @@
-"""Options in a file (000, A4 and A5; 003, section 16).
+"""Options in a file (Qpid C++ Broker Book, 1.1.3.3 and 1.1.5).
 
     # a comment, and blank lines
     name=value              blanks around both are passed over
@@ -21,7 +21,7 @@ from broker.process.options.option import OptionError, shown
 from formats.wording import printable
 
 DEFAULT_FILE: Final = "/etc/qpidd.conf"
-"""000, A4."""
+"""Qpid C++ Broker Book, 1.1.5."""
 
 MAX_BYTES: Final = 1 << 20
 

@@ -1,10 +1,11 @@
-"""Options in the environment: QPID_ and the option's name, in capitals, with _ for - (000, G9; 004, 1264 to 1272).
+"""Options in the environment: QPID_ and the option's name, in capitals, with _ for -.
 
     QPID_PORT=5673   QPID_LOG_ENABLE=info+   QPID_NO_DATA_DIR=1
 
 A variable that is empty was not given. Clients read variables of these names, too, and some of those mean something
-else there: a broker that is started from a client's environment is not to take a certificate, or a home directory, for
-its own. They are passed over. Any other that is no option gets a warning.
+else there (Qpid C++ Broker Book, table 1.19; Qpid wiki, "Client configuration"): a broker that is started from a
+client's environment is not to take a certificate, or a home directory, for its own. They are passed over. Any other
+that is no option gets a warning.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Kind(Enum):
     SWITCH = auto()  # yes or no
     NUMBER = auto()
     SIZE = auto()  # bytes, or with a unit of 1024: 512M, 4GiB
-    DURATION = auto()  # seconds, or with a unit: 10s, 500ms (000, A28)
+    DURATION = auto()  # seconds, or with a unit: 10s, 500ms (Qpid C++ Broker Book, table 1.28)
     TEXT = auto()
 
 

@@ -1,12 +1,12 @@
-"""The options of this broker, with qpidd's names and defaults (000, sections A to D, H; 003, section 16).
+"""The options of this broker, with qpidd's names and defaults (Qpid C++ Broker Book, 1.1 to 1.12).
 
 Where the documents have two names for one option, both are taken:
 
-    realm                  also auth-realm             (000, D2)
-    auth                   no-auth is its opposite     (000, D1)
-    default-message-group  also default-msg-group      (000, A24)
-    no-module-dir          also no-module              (004, 1268)
-    log-output FILE        log-to-file FILE; and stderr, stdout, syslog are log-to-… (004, 27944)
+    realm                  also auth-realm             (1.1.4.1)
+    auth                   no-auth is its opposite     (1.1.4.2)
+    default-message-group  also default-msg-group      (1.11.5.1)
+    no-module-dir          also no-module              (Qpid wiki, "Client configuration")
+    log-output FILE        log-to-file FILE; and stderr, stdout, syslog are log-to-… (Qpid wiki, "RASC")
 
 Those of qpidd's options that do nothing here are in `table_others`.
 """

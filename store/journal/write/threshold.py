@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from store.journal.format import JournalFormat
 
-THRESHOLD_PERCENT: Final = 80  # of a ring (P-12)
+THRESHOLD_PERCENT: Final = 80  # of a ring (MRG 2 Messaging User Guide, 6.3)
 NEAR_PERCENT: Final = 80  # of the limit
 
 
