@@ -418,3 +418,8 @@ def test_the_check_itself_reads_references_over_line_ends() -> None:
         "x (formats/rhm/README.md,\n    # 2.3 and 8.1). `formats/bdb/README.md`, 4; formats/qls/README.md, 1 to 2.2.\n"
     )
     assert list(references(text)) == [("rhm", "2.3"), ("rhm", "8.1"), ("bdb", "4"), ("qls", "1"), ("qls", "2.2")]
+
+
+def test_no_text_refers_to_a_page_that_is_not_in_the_project() -> None:
+    named = re.compile(r"formats\s+page,|formats\s+page's", re.IGNORECASE)
+    assert [str(path) for path, text in texts() if named.search(text)] == []
