@@ -25,8 +25,8 @@ TABLES: Final = ("formats/amqp_0_10/codes.py", "formats/amqp_0_10/structs.py", "
 
 AHEAD: Final = {
     "store/live/figures.py": "the store's classes of the management schema",
-    "broker/management/statistics.py": "the statistics of the management schema's other classes",
-    "Watermark.begin_interval": "management begins an interval with each report",
+    "broker/management/statistics.py": "the broker's classes of the management schema",
+    "Watermark.begin_interval": "said by management at the end of each interval",
     "Transactions.commit_prepared": "the transaction manager's decision: what recovery leaves in doubt",
     "Transactions.abort_prepared": "as commit_prepared",
     "StoreTransactions.commit_prepared": "as above, seen from the broker",

@@ -1,9 +1,9 @@
 """What a queue has counted since it is there.
 
-Few numbers are added to for every message. The others are found from them: how many messages have come is the position
-of the last one; how many have gone is what came without what is there; those that a consumer has are those that were
-acquired, and neither came back nor are gone. Nearly all messages of a durable queue are persistent, and hardly any of
-another: so what is counted is messages that are unlike their queue.
+Few numbers are added to for every message: what has come, what is gone, how often one was acquired. The others are
+found from them: what is there is what has come and is not gone; what consumers hold is what was acquired, and neither
+came back nor is gone. Nearly all messages of a durable queue are persistent, and hardly any of another: so what is
+counted is messages that are unlike their queue.
 
 A message counts as enqueued as soon as it has its place, also if that waits for the disk or for a commit; if the commit
 fails it has been dequeued again. What a queue has when the broker starts was enqueued then.
@@ -121,19 +121,19 @@ class QueueCounters:
         self.txn_bytes_dequeued += size
 
     def totals(
-        self, come: tuple[int, int], here: tuple[int, int], acquired: int, refused: int, *, is_durable: bool
+        self, come: tuple[int, int], gone: tuple[int, int], acquired: int, refused: int, *, is_durable: bool
     ) -> QueueTotals:
         """All that the queue has counted.
 
         Args:
             come: messages that have come, and their bytes.
-            here: messages that are there, and their bytes.
+            gone: those that are gone, and theirs.
             acquired: how often a message was acquired.
             refused: messages that there was no room for.
             is_durable: whether the queue is.
         """
         messages, size = come
-        messages_gone, size_gone = messages - here[0], size - here[1]
+        messages_gone, size_gone = gone
         persistent = self.unlike_enqueued, self.unlike_dequeued, self.unlike_enqueued_bytes, self.unlike_dequeued_bytes
         if is_durable:
             persistent = (

@@ -21,13 +21,15 @@ class Depth(Protocol):
 
     Attributes:
         name: the queue's.
-        message_count: messages.
-        message_bytes: their headers and content.
+        messages_enqueued, messages_dequeued: messages that have come so far, and gone.
+        bytes_enqueued, bytes_dequeued: their headers and content.
     """
 
     name: str
-    message_count: int
-    message_bytes: int
+    messages_enqueued: int
+    messages_dequeued: int
+    bytes_enqueued: int
+    bytes_dequeued: int
 
 
 class Reject:
@@ -53,18 +55,19 @@ class Reject:
 
     def check(self, queue: Depth, message: Message) -> None:
         """Raises ResourceLimitExceededError if the queue has no room for the message."""
-        overhead, count = self.overhead, queue.message_count
-        size = queue.message_bytes + message.size + overhead * count + overhead
+        overhead, count = self.overhead, queue.messages_enqueued - queue.messages_dequeued
+        size = queue.bytes_enqueued - queue.bytes_dequeued + message.size + overhead * count + overhead
         if size > self.max_bytes or count >= self.max_messages:
             self.check_all(queue, 1, message.size)
 
     def check_all(self, queue: Depth, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""
-        if queue.message_count + count > self.max_messages:
+        held_count = queue.messages_enqueued - queue.messages_dequeued
+        if held_count + count > self.max_messages:
             self.refused += count
-            used = f"{queue.message_count} of {self.max_messages} messages are on it"
+            used = f"{held_count} of {self.max_messages} messages are on it"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
-        held = queue.message_bytes + self.overhead * queue.message_count
+        held = queue.bytes_enqueued - queue.bytes_dequeued + self.overhead * held_count
         if held + size + self.overhead * count > self.max_bytes:
             self.refused += count
             used = f"{held} of {self.max_bytes} bytes are used"

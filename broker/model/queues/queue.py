@@ -86,9 +86,8 @@ class Queue:
         alternate: the exchange that gets what is rejected, and what is left when the queue is deleted.
         owner: whose it is alone; None if everybody may use it.
         exclusive_consumer: the consumer that alone has it; None if there is none.
-        message_count: messages on it, those that consumers hold included.
-        message_bytes: their headers and content.
-        bytes_enqueued: the same of all messages that have come so far.
+        messages_enqueued, messages_dequeued: messages that have come so far, and gone.
+        bytes_enqueued, bytes_dequeued: their headers and content.
         counters: what else it counts (`totals`).
         binding_count, consumer_marks: its bindings, that to the default exchange included, and its consumers.
         creator: the user who has declared it.
@@ -99,9 +98,9 @@ class Queue:
 
     __slots__ = (
         "_acquired", "_append", "_barriers", "_clock", "_consumers", "_order", "_turn", "alternate", "arguments",
-        "auto_delete", "auto_delete_seconds", "binding_count", "bytes_enqueued", "consumer_marks", "counted_memory",
-        "counters", "creator", "durable", "eligibility", "exclusive_consumer",
-        "is_deleted", "journal", "limit", "message_bytes", "message_count", "name", "owner", "store",
+        "auto_delete", "auto_delete_seconds", "binding_count", "bytes_dequeued", "bytes_enqueued", "consumer_marks",
+        "counted_memory", "counters", "creator", "durable", "eligibility", "exclusive_consumer", "is_deleted",
+        "journal", "limit", "messages_dequeued", "messages_enqueued", "name", "owner", "store",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +128,8 @@ class Queue:
         self.exclusive_consumer: Consumer | None = None
         self.is_deleted = False
         self.auto_delete_seconds = 0
-        self.message_count = self.message_bytes = self.bytes_enqueued = self.counted_memory = 0
+        self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
+        self.counted_memory = 0
         self._acquired = 0  # how often an entry became ACQUIRED
         self.counters = QueueCounters()
         self.binding_count, self.consumer_marks = Watermark(1), Watermark()
@@ -190,13 +190,12 @@ class Queue:
         Raises:
             MemoryError: nothing was done: all that takes memory comes first.
         """
-        size = message.size
         self._turn.ready[self] = None
-        count, total, enqueued = self.message_count + 1, self.message_bytes + size, self.bytes_enqueued + size
+        count, enqueued = self.messages_enqueued + 1, self.bytes_enqueued + message.size
         if message.is_persistent is not self.durable:
-            self.counters.unlike_came(size)
+            self.counters.unlike_came(message.size)
         entry = self._order.append(message, rid)
-        self.message_count, self.message_bytes, self.bytes_enqueued = count, total, enqueued
+        self.messages_enqueued, self.bytes_enqueued = count, enqueued
         return entry
 
     # ---- what is on the disk may be delivered ----
@@ -268,9 +267,9 @@ class Queue:
     def remove(self, entry: Entry) -> None:
         """Remove an entry, which is acquired unless it is withdrawn."""
         following = self._order.remove(entry)
-        self.message_count -= 1
+        self.messages_dequeued += 1
         message = entry.message
-        self.message_bytes -= message.size
+        self.bytes_dequeued += message.size
         if message.is_persistent is not self.durable:
             self.counters.unlike_went(message.size)
         if self._consumers.browsers:
@@ -353,17 +352,27 @@ class Queue:
     # ---- counts ----
 
     @property
+    def message_count(self) -> int:
+        """Messages on it, those that consumers hold included."""
+        return self.messages_enqueued - self.messages_dequeued
+
+    @property
+    def message_bytes(self) -> int:
+        """Their headers and content."""
+        return self.bytes_enqueued - self.bytes_dequeued
+
+    @property
     def acquired_count(self) -> int:
         """Messages that consumers or transactions hold."""
-        counters, dequeued = self.counters, self._order.next_position - 1 - self.message_count
-        return self._acquired + counters.withdrawn - counters.releases - dequeued
+        counters = self.counters
+        return self._acquired + counters.withdrawn - counters.releases - self.messages_dequeued
 
     @property
     def totals(self) -> QueueTotals:
         """What it has counted so far."""
-        come, here = (self._order.next_position - 1, self.bytes_enqueued), (self.message_count, self.message_bytes)
+        come, gone = (self.messages_enqueued, self.bytes_enqueued), (self.messages_dequeued, self.bytes_dequeued)
         refused = 0 if self.limit is None else self.limit.refused
-        return self.counters.totals(come, here, self._acquired, refused, is_durable=self.durable)
+        return self.counters.totals(come, gone, self._acquired, refused, is_durable=self.durable)
 
     # ---- consumers ----
 
