@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -92,6 +93,34 @@ def test_modules_are_short_and_say_what_they_are(module: Path) -> None:
     source = (ROOT / module).read_text()
     assert len(source.splitlines()) <= MAX_LINES
     assert ast.get_docstring(ast.parse(source))
+
+
+PAGES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("README.md"))
+PAGES_OF_FILES = [page for page in PAGES if page.parts[0] != "formats" or len(page.parts) == 2]
+"""Without those that describe a format's bytes."""
+
+
+def unnamed(folder: Path, page: str) -> list[str]:
+    """Modules and inner rooms of a folder that its page does not name."""
+    modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    inner = [path.parent.name for path in folder.glob("*/__init__.py")]
+    named = set(re.findall(r"[\w.]+", " ".join(re.findall(r"`([^`]*)`", page))))
+    patterns = {name[:-1] for name in re.findall(r"`(\w+_)\*`", page)}
+    return sorted(name for name in modules + inner if name not in named and name.partition("_")[0] not in patterns)
+
+
+def test_the_check_itself_finds_what_a_page_does_not_name() -> None:
+    assert unnamed(ROOT / "store/cluster", "`identity`") == ["rules"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_has_a_page(room: str) -> None:
+    assert Path(room, "README.md") in PAGES
+
+
+@pytest.mark.parametrize("page", PAGES_OF_FILES, ids=[str(page) for page in PAGES_OF_FILES])
+def test_a_page_names_all_that_is_in_its_folder(page: Path) -> None:
+    assert unnamed(ROOT / page.parent, (ROOT / page).read_text()) == []
 
 
 #: Methods that look into a text, and functions of `re` and of Spark's columns that do.
