@@ -127,7 +127,7 @@ def look(disk: SimulatedDisk, seed: int, killed: list[SimulatedDisk] | None = No
     process = start(disk, seed)
     try:
         process.settle()
-        bound = frozenset(queue.name for queue in process.broker.exchanges["x"].find("k"))
+        bound = frozenset(queue.name for queue in process.broker.exchanges["x"].find("k").queues)
         stored = len(process.store.wiring.bindings)
     finally:
         process.discard()
