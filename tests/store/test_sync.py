@@ -79,7 +79,7 @@ def is_running(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state != "Z"
+    return state not in "ZX"  # ended, or just being reaped
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
